@@ -1,0 +1,1 @@
+"""Requests: where they come from, how long they are, what a draft gets accepted."""
