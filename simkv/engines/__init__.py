@@ -1,0 +1,1 @@
+"""Engines: one wing each, all behind the protocol of :mod:`simkv.engines.base`."""

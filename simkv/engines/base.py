@@ -1,0 +1,299 @@
+"""What every engine wing shares with the clock and with the reports: plans, steps, the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from simkv.steptime import StepWork
+from simkv.workload.request import IntArray
+
+__all__ = ["Charge", "Disagreement", "Engine", "Event", "Infeasible", "Plan", "PoolPlan", "Request", "Step"]
+
+Mapping = Literal["none", "target", "identity"]
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """One pool of K/V tensors on one rank.
+
+    Parameters
+    ----------
+    worker : str
+        ``target``, or ``draft0``, ``draft1`` ... (one a draft runner, that is one a depth with multi-layer EAGLE).
+    pool : str
+        ``full`` or ``swa``.
+    layers : int
+        Layers whose K/V the pool holds.
+    tokens : int
+        Capacity in tokens.
+    rows : int
+        Rows of each tensor: tokens plus one padding page (0 when the pool has no layer).
+    bytes_per_token : int
+        Bytes one token takes in all layers of the pool.
+    bytes : int
+        ``rows * bytes_per_token``: what is allocated.
+    mapping : str
+        How a full-pool slot finds its row: ``none`` (the same index), ``target`` (the target's full-to-SWA table),
+        ``identity`` (a table of its own that maps every slot to itself).
+    budgeted_bytes : int
+        What the memory budget charged for this pool (never the padding page).
+    """
+
+    worker: str
+    pool: Literal["full", "swa"]
+    layers: int
+    tokens: int
+    rows: int
+    bytes_per_token: int
+    bytes: int
+    mapping: Mapping
+    budgeted_bytes: int
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Budget and allocation of a draft pool disagree.
+
+    Parameters
+    ----------
+    code : str
+        ``K1`` ... ``K11``.
+    title : str
+        The kind of disagreement, in a few words.
+    detail : str
+        What is charged and what is allocated here.
+    bytes : int
+        Over-commit (positive) or stranded memory (negative) it causes; 0 where it is not a matter of bytes.
+    """
+
+    code: str
+    title: str
+    detail: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Why the engine would refuse to start.
+
+    Parameters
+    ----------
+    message : str
+        Which pool, need, have.
+    engine_error : str
+        Name of the exception the engine raises.
+    fixes : tuple of str
+        The smallest change of each knob that would make it start, one a line.
+    """
+
+    message: str
+    engine_error: str
+    fixes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Message and remedies."""
+        return "\n".join([self.message, *(f"  it would fit with {fix}" for fix in self.fixes)])
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One line of the memory budget: a name, bytes, and the arithmetic behind it."""
+
+    name: str
+    bytes: int
+    arithmetic: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of every pool before the first request.
+
+    Attributes are the keys of :meth:`to_dict`; byte figures are per rank.
+    """
+
+    engine: str
+    model: str
+    configurator: str
+    kv_bytes: int
+    bytes_per_token: float
+    full_bytes_per_token_layer: int
+    swa_bytes_per_token_layer: int
+    layers: dict[str, int]
+    draft_layers: dict[str, int]
+    page_size: int
+    window: int | None
+    max_total_num_tokens: int | None
+    full_max_total_num_tokens: int | None
+    swa_max_total_num_tokens: int | None
+    max_running_requests: int | None
+    routing: str
+    pools: tuple[PoolPlan, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    slack_bytes: int | None = None
+    disagreements: tuple[Disagreement, ...] = ()
+    notes: tuple[str, ...] = ()
+    swa_cap: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    infeasible: Infeasible | None = None
+
+    @property
+    def padding_bytes(self) -> int:
+        """Bytes of the padding pages, which no budget charges."""
+        return sum((p.rows - p.tokens) * p.bytes_per_token for p in self.pools if p.rows)
+
+    @property
+    def overcommit_bytes(self) -> int:
+        """Allocated minus budgeted bytes, padding pages included; negative is stranded memory."""
+        return sum(p.bytes - p.budgeted_bytes for p in self.pools)
+
+    @property
+    def fits_slack(self) -> bool | None:
+        """Whether the over-commit fits beside the static budget; None when the slack is not known."""
+        return None if self.slack_bytes is None else self.overcommit_bytes <= self.slack_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values: what ``simkv size --json`` prints."""
+        pools = [
+            {
+                "worker": p.worker,
+                "pool": p.pool,
+                "layers": p.layers,
+                "tokens": p.tokens,
+                "rows": p.rows,
+                "bytes": p.bytes,
+                "bytes_per_token": p.bytes_per_token,
+                "mapping": p.mapping,
+                "budgeted_bytes": p.budgeted_bytes,
+            }
+            for p in self.pools
+        ]
+        infeasible = None
+        if self.infeasible is not None:
+            infeasible = {
+                "engine_error": self.infeasible.engine_error,
+                "message": self.infeasible.message,
+                "fixes": list(self.infeasible.fixes),
+            }
+        return {
+            "engine": self.engine,
+            "model": self.model,
+            "configurator": self.configurator,
+            "routing": self.routing,
+            "kv_bytes": self.kv_bytes,
+            "bytes_per_token": self.bytes_per_token,
+            "full_bytes_per_token_layer": self.full_bytes_per_token_layer,
+            "swa_bytes_per_token_layer": self.swa_bytes_per_token_layer,
+            "layers": dict(self.layers),
+            "draft_layers": dict(self.draft_layers),
+            "page_size": self.page_size,
+            "window": self.window,
+            "swa_cap": self.swa_cap,
+            "max_total_num_tokens": self.max_total_num_tokens,
+            "full_max_total_num_tokens": self.full_max_total_num_tokens,
+            "swa_max_total_num_tokens": self.swa_max_total_num_tokens,
+            "max_running_requests": self.max_running_requests,
+            "pools": pools,
+            "charges": [{"name": c.name, "bytes": c.bytes, "arithmetic": c.arithmetic} for c in self.charges],
+            "overcommit_bytes": self.overcommit_bytes,
+            "padding_bytes": self.padding_bytes,
+            "slack_bytes": self.slack_bytes,
+            "disagreements": [
+                {"code": d.code, "title": d.title, "detail": d.detail, "bytes": d.bytes} for d in self.disagreements
+            ],
+            "settings": dict(self.settings),
+            "notes": list(self.notes),
+            "infeasible": infeasible,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it reaches the engine.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    input_tokens : int
+        Prompt length, >= 1.
+    max_new_tokens : int
+        What the client asked for.
+    stop_tokens : int or None
+        Output length at which the model emits its end of sequence; None: the request ends by length.
+    ignore_eos : bool
+        As the request's sampling parameter.
+    """
+
+    name: str
+    input_tokens: int
+    max_new_tokens: int
+    stop_tokens: int | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth a line in ``events``: which pool, how many tokens, and why."""
+
+    event: str
+    request: int
+    pool: str
+    tokens: int
+    cause: str
+
+
+@dataclass(slots=True)
+class Step:
+    """What the engine decided to launch.
+
+    Parameters
+    ----------
+    kind : str
+        ``prefill`` (also when decoding rows ride along) or ``decode``.
+    batch : int64 array
+        Request handles in batch order.
+    extend_lens, prefix_lens : list of int
+        Per row of a prefill step: tokens computed, tokens before them. Empty for decode.
+    mixed_decode : int
+        How many rows at the end of a prefill batch are decoding rows (mixed chunk).
+    verify : bool
+        Rows of a decode step put a draft through the target, and are accepted in part.
+    verify_index : int64 array or None
+        How many verifies each row launched before this one, dropped ones included.
+    work : StepWork
+        What the step computes, for its duration.
+    """
+
+    kind: Literal["prefill", "decode"]
+    batch: IntArray
+    extend_lens: list[int]
+    prefix_lens: list[int]
+    mixed_decode: int = 0
+    verify: bool = False
+    verify_index: IntArray | None = None
+    chunked: int = -1
+    accepted: IntArray | None = None
+    work: StepWork = field(default_factory=StepWork)
+
+
+class Engine(Protocol):
+    """The seam between clock and engine."""
+
+    def submit(self, request: Request) -> int:
+        """Take a request; returns its handle. A request that can never fit is refused by the engine's own rule."""
+        ...
+
+    def schedule(self) -> Step | None:
+        """Decide the next step and allocate for it; None when nothing can run."""
+        ...
+
+    def complete(self, step: Step, accepted: np.ndarray[Any, Any] | None) -> list[int]:
+        """Process the result of a launched step; returns handles that finished."""
+        ...
+
+    def idle(self) -> None:
+        """Nothing was launched and nothing is in flight."""
+        ...

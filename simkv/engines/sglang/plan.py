@@ -1,0 +1,307 @@
+"""The plan of a server: budget, sizing and routing put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simkv.arch import Arch
+from simkv.engines.base import Charge, Infeasible, Plan, PoolPlan
+from simkv.engines.sglang.budget import KvBudget
+from simkv.engines.sglang.reserve import alloc_reserve_per_decode
+from simkv.engines.sglang.routing import DraftFacts, RoutingRule, disagreements, draft_facts, draft_pools
+from simkv.engines.sglang.settings import Settings
+from simkv.engines.sglang.sizing import (
+    Cell,
+    PoolSizes,
+    cell,
+    layer_bytes,
+    max_running_requests,
+    smallest_fixes,
+    solve,
+)
+
+__all__ = ["StatedDraft", "build_plan"]
+
+NAME = "sglang@0.5.23"
+
+
+@dataclass(frozen=True)
+class StatedDraft:
+    """Facts of the draft that a scenario states outright; None lets them be derived."""
+
+    num_layers: int | None = None
+    num_swa_layers: int | None = None
+    swa_ids: tuple[int, ...] | None = None
+    full_ids: tuple[int, ...] | None = None
+    layer_id_is_depth: bool | None = None
+
+
+def build_plan(
+    arch: Arch,
+    draft: Arch | None,
+    settings: Settings,
+    budget: KvBudget,
+    rule: RoutingRule,
+    stated: StatedDraft | None = None,
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """Sizes, pools and disagreements of one server.
+
+    Parameters
+    ----------
+    arch, draft : Arch, Arch or None
+        Target and separate draft model.
+    settings : Settings
+        Resolved server settings.
+    budget : KvBudget
+        KV bytes of one rank and where they come from.
+    rule : RoutingRule
+        Generation of the draft routing rule.
+    stated : StatedDraft, optional
+        Facts of the draft that win over derived ones.
+    notes : tuple of str
+        Lines to carry into the plan.
+
+    Returns
+    -------
+    Plan
+        ``infeasible`` is set, and pools are missing, where the engine would refuse to start.
+    """
+    stated = stated or StatedDraft()
+    facts = _facts(arch, draft, settings, stated)
+
+    def prices(changed: Settings) -> Cell:
+        return cell(arch, draft, changed, facts, rule, num_draft_layers=stated.num_layers)
+
+    one = prices(settings)
+    base = Plan(
+        engine=NAME,
+        model=arch.name,
+        configurator=one.configurator,
+        kv_bytes=budget.kv,
+        bytes_per_token=one.bytes_per_token,
+        full_bytes_per_token_layer=one.full_layer,
+        swa_bytes_per_token_layer=one.swa_layer,
+        layers={"full": one.full_layers, "swa": one.swa_layers},
+        draft_layers={"full": one.terms.full, "swa": one.terms.swa, "swa_full": one.terms.swa_full},
+        page_size=settings.page_size,
+        window=settings.window if settings.hybrid else None,
+        max_total_num_tokens=None,
+        full_max_total_num_tokens=None,
+        swa_max_total_num_tokens=None,
+        max_running_requests=None,
+        routing=rule.name,
+        slack_bytes=budget.slack,
+        charges=_charges(budget),
+        notes=notes + _notes(arch, settings, one),
+        settings=_settings(settings),
+    )
+    refusal = _refusal(arch, settings, one, budget)
+    sizes = refusal or solve(one, budget.kv, settings)
+    if isinstance(sizes, Infeasible):
+        fixes = sizes.fixes if refusal else smallest_fixes(prices, budget.kv, settings)
+        return _with(base, infeasible=Infeasible(sizes.message, sizes.engine_error, fixes))
+    return _finish(base, one, sizes, facts, rule, settings, prices, budget)
+
+
+def _with(plan: Plan, **changes: object) -> Plan:
+    from dataclasses import replace
+
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDraft) -> DraftFacts | None:
+    if settings.spec is None or not settings.spec.has_draft_kv:
+        return None
+    mode = draft if draft is not None else arch
+    dtype, tp = settings.kv_cache_dtype, settings.tp_size
+    return draft_facts(
+        arch,
+        draft,
+        settings,
+        full_bytes=layer_bytes(mode.full or mode.sliding, mode, dtype, tp),
+        swa_bytes=layer_bytes(mode.sliding or mode.full, mode, dtype, tp),
+        num_layers=stated.num_layers,
+        num_swa_layers=stated.num_swa_layers,
+        swa_ids=stated.swa_ids,
+        full_ids=stated.full_ids,
+        layer_id_is_depth=stated.layer_id_is_depth,
+    )
+
+
+def _finish(
+    base: Plan,
+    one: Cell,
+    sizes: PoolSizes,
+    facts: DraftFacts | None,
+    rule: RoutingRule,
+    settings: Settings,
+    prices: object,
+    budget: KvBudget,
+) -> Plan:
+    page = settings.page_size
+    full_tokens = sizes.max_total if sizes.full is None else sizes.full
+    swa_tokens = sizes.swa or 0
+    # Every slot of an all-SWA model is an SWA slot.
+    span = full_tokens or swa_tokens
+    pools: list[PoolPlan] = []
+    if one.full_layers:
+        pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one, settings))
+    if one.swa_layers:
+        pools.append(_target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one, settings))
+    found: tuple[object, ...] = ()
+    if facts is not None:
+        lump = one.draft_cell if not settings.hybrid or (settings.spec and settings.spec.is_dflash) else None
+        pre_split = None
+        if "draft-pool-pre-split" in settings.faults and settings.hybrid:
+            # Sized from the budget as if every layer were full, before the split raised the full capacity.
+            dense = one.full_layer * one.full_layers + one.swa_layer * one.swa_layers
+            pre_split = budget.kv // dense // page * page
+        drafts = draft_pools(
+            rule,
+            facts,
+            one.terms,
+            settings,
+            full_tokens=span,
+            swa_tokens=swa_tokens,
+            target_full_bytes=one.full_layer,
+            target_swa_bytes=one.swa_layer,
+            draft_cell=lump,
+            pre_split_tokens=pre_split,
+        )
+        pools.extend(drafts)
+        if settings.hybrid:
+            found = disagreements(
+                rule,
+                facts,
+                one.terms,
+                settings,
+                drafts,
+                full_tokens=full_tokens,
+                swa_tokens=swa_tokens,
+                target_full_bytes=one.full_layer,
+                target_swa_bytes=one.swa_layer,
+            )
+    return _with(
+        base,
+        max_total_num_tokens=sizes.max_total,
+        full_max_total_num_tokens=sizes.full,
+        swa_max_total_num_tokens=sizes.swa,
+        max_running_requests=max_running_requests(settings, sizes.max_total),
+        pools=tuple(pools),
+        disagreements=found,
+        swa_cap=None if one.configurator != "SWARequestCapPoolConfigurator" else sizes.swa,
+        notes=base.notes + _size_notes(sizes, settings),
+    )
+
+
+def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one: Cell, settings: Settings) -> PoolPlan:
+    per_token = layers * per_layer
+    if one.configurator == "DefaultPoolConfigurator":
+        per_token = int(one.bytes_per_token) - one.draft_cell
+    return PoolPlan(
+        worker="target",
+        pool="full" if name == "full" else "swa",
+        layers=layers,
+        tokens=tokens,
+        rows=tokens + page,
+        bytes_per_token=per_token,
+        bytes=(tokens + page) * per_token,
+        mapping="none" if name == "full" else "target",
+        budgeted_bytes=tokens * per_token,
+    )
+
+
+def _refusal(arch: Arch, settings: Settings, one: Cell, budget: KvBudget) -> Infeasible | None:
+    """Refusals that come before any sizing."""
+    if budget.kv <= 0 and budget.total is not None:
+        need = 1 - (budget.total - budget.weights - budget.draft_weights - budget.overhead) / budget.total
+        return Infeasible(
+            f"weights leave no memory for KV: {budget.total:,} B x mem_fraction_static "
+            f"{1 - (budget.slack or 0) / budget.total:.3f} - weights {budget.weights:,} B - draft weights "
+            f"{budget.draft_weights:,} B - overhead {budget.overhead:,} B - state {budget.state:,} B = {budget.kv:,} B",
+            "ValueError",
+            (f"memory.mem_fraction_static > {need:.4f}", "memory.weights smaller (more ranks, or quantized)"),
+        )
+    if settings.hybrid and one.full_layers == 0 and settings.page_size != 1:
+        return Infeasible(
+            f"an all-SWA model runs with page_size 1 only, not {settings.page_size} (mem_cache/allocator/swa.py:739)",
+            "AssertionError",
+            ("memory.page_size = 1",),
+        )
+    return None
+
+
+def _notes(arch: Arch, settings: Settings, one: Cell) -> tuple[str, ...]:
+    notes = []
+    sliding = arch.count("sliding", "chunked")
+    if sliding and not settings.hybrid:
+        notes.append(
+            f"{sliding} of {len(arch.layers)} layers slide, but the engine sizes {arch.architecture or 'this model'} as "
+            "all-full: every layer keeps every token (model.hybrid_swa = true splits the pools for a study)"
+        )
+    if one.configurator == "SWARequestCapPoolConfigurator":
+        notes.append(
+            f"the SWA pool is sized for {settings.max_running_requests} requests (radix cache off), so "
+            "swa_full_tokens_ratio has no effect"
+        )
+    if arch.num_kv_shared_layers:
+        notes.append(
+            f"the last {arch.num_kv_shared_layers} layers share the KV of earlier ones; the engine's sizing budgets all "
+            f"{len(arch.layers)}"
+        )
+    if settings.hybrid and one.full_layers == 0:
+        notes.append("all layers slide: one SWA pool, swa_full_tokens_ratio has no effect")
+    return tuple(notes)
+
+
+def _size_notes(sizes: PoolSizes, settings: Settings) -> tuple[str, ...]:
+    notes = []
+    if sizes.swa is not None and sizes.swa % settings.page_size:
+        notes.append(
+            f"the SWA pool of {sizes.swa:,} tokens is no whole number of pages ({settings.page_size}): the engine's own "
+            "idle check fails with it"
+        )
+    if settings.spec is not None:
+        reserve = alloc_reserve_per_decode(settings.spec, settings.page_size)
+        notes.append(f"speculation reserves {reserve} tokens ahead of every running request (twice the step's need)")
+    return tuple(notes)
+
+
+def _charges(budget: KvBudget) -> tuple[Charge, ...]:
+    if budget.total is None:
+        lines = [Charge("kv_bytes", budget.kv, "stated")]
+        return tuple(lines)
+    static = budget.total - (budget.slack or 0)
+    return (
+        Charge("gpu memory", budget.total, "free before weights are loaded"),
+        Charge("outside the static fraction", -(budget.slack or 0), f"{1 - static / budget.total:.3f} of it"),
+        Charge("weights", -budget.weights, "target, one rank"),
+        Charge("draft weights", -budget.draft_weights, "one rank"),
+        Charge("runtime overhead", -budget.overhead, "context, communication buffers"),
+        Charge("fixed request state", -budget.state, "short convolutions and the like"),
+        Charge("kv_bytes", budget.kv, "what is left for KV"),
+    )
+
+
+def _settings(settings: Settings) -> dict[str, object]:
+    spec = settings.spec
+    shown: dict[str, object] = {
+        "tp_size": settings.tp_size,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "page_size": settings.page_size,
+        "swa_full_tokens_ratio": settings.swa_full_tokens_ratio,
+        "chunked_prefill_size": settings.chunked_prefill_size,
+        "context_length": settings.context_len,
+        "disable_radix_cache": settings.disable_radix_cache,
+        "disable_overlap_schedule": settings.disable_overlap_schedule,
+    }
+    if spec is not None:
+        shown |= {
+            "speculative_algorithm": spec.algorithm,
+            "speculative_num_steps": spec.num_steps,
+            "speculative_eagle_topk": spec.eagle_topk,
+            "speculative_num_draft_tokens": spec.num_draft_tokens,
+            "enable_multi_layer_eagle": spec.enable_multi_layer_eagle,
+        }
+    return shown

@@ -1,0 +1,659 @@
+"""The scheduler: who goes next, what is allocated for it, who must go (managers/scheduler.py, schedule_batch.py)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simkv.engines.base import Event, Request, Step
+from simkv.engines.sglang.admission import PrefillPass, Verdict
+from simkv.engines.sglang.faults import ENGINE_FAULTS
+from simkv.engines.sglang.memory import FINISHED, LIVE, RETRACTED, KvMemory
+from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page
+from simkv.engines.sglang.settings import Settings
+from simkv.errors import EngineFault
+from simkv.memory.pages import CountedPool
+from simkv.steptime import StepWork
+from simkv.workload.request import IntArray
+
+__all__ = ["Batch", "RetractionOrder", "Scheduler", "default_retraction_order"]
+
+_EMPTY = np.empty(0, np.int64)
+_EMPTY.flags.writeable = False
+
+# Environment defaults of the engine (environ.py:646-650).
+_INIT_NEW_TOKEN_RATIO = 0.7
+_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
+_NEW_TOKEN_RATIO_DECAY_STEPS = 600
+_RETRACT_DECODE_STEPS = 20
+
+RetractionOrder = Callable[[IntArray, IntArray], NDArray[np.intp]]
+
+
+def default_retraction_order(output: IntArray, input_tokens: IntArray) -> NDArray[np.intp]:
+    """Positions in the order in which the engine wants to *keep* requests.
+
+    Most outputs first, then the shorter prompt; ties keep batch order. The last one is retracted first
+    (schedule_batch.py:3511-3560).
+    """
+    return np.lexsort((input_tokens, -output))
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """A batch object; ``is_full`` (``batch_is_full``) belongs to it and is lost or kept with it."""
+
+    reqs: IntArray = field(default_factory=lambda: _EMPTY)
+    is_full: bool = False
+    prefill_only: bool = False
+    extend: bool = False
+    chunked: int = -1
+    decoding: frozenset[int] = frozenset()
+
+
+class Scheduler:
+    """SGLang's scheduler over counted pools, with the prefix cache off.
+
+    Parameters
+    ----------
+    settings : Settings
+        Resolved server settings.
+    full_tokens, swa_tokens : int or None
+        Capacities; ``full_tokens`` None for an all-SWA model, ``swa_tokens`` None without split.
+    max_running_requests : int
+        Request rows and largest batch.
+    draft_slots : int or None
+        Rows of the smallest draft pool that is indexed by full slots, where that is less than the full pool.
+    retraction_order : callable, optional
+        Policy: which requests to keep.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        full_tokens: int | None,
+        swa_tokens: int | None,
+        max_running_requests: int,
+        draft_slots: int | None = None,
+        retraction_order: RetractionOrder = default_retraction_order,
+    ) -> None:
+        page = settings.page_size
+        self.settings = settings
+        self.page = page
+        self.overlap = not settings.disable_overlap_schedule
+        self.spec = settings.spec
+        self.reserve = alloc_reserve_per_decode(settings.spec, page) if settings.spec is not None else 0
+        self.memory = KvMemory(
+            None if full_tokens is None else CountedPool("full", full_tokens, page),
+            None if swa_tokens is None else CountedPool("swa", swa_tokens, page),
+            max_running_requests,
+            page,
+            exact_release="unaligned-reserve" not in settings.faults,
+        )
+        self.table = self.memory.table
+        self.window = settings.window if swa_tokens is not None else None
+        self.max_running_requests = max_running_requests
+        self.waiting: deque[int] = deque()
+        self.running = Batch()
+        self.last: Batch | None = None
+        self.chunked = -1
+        self.events: list[Event] = []
+        self.retracted: list[int] = []
+        self.aborted: list[int] = []
+        self.limit = "arrival"
+        self._names: list[str] = []
+        self._in_flight: list[Step] = []
+        self._status_changes = 0
+        self._running_seen = 0
+        self._full_reason = "rows"
+        self._draft_slots = draft_slots
+        self._retraction_order = retraction_order
+        self._window_frozen = (
+            self.spec is not None and self.spec.is_dflash and "dflash-no-window-eviction" in settings.faults
+        )
+        start = min(_INIT_NEW_TOKEN_RATIO * settings.schedule_conservativeness, 1.0)
+        self.ratio_init = start
+        self.ratio_min = min(start * _MIN_NEW_TOKEN_RATIO_FACTOR, 1.0)
+        self.ratio_decay = (start - self.ratio_min) / _NEW_TOKEN_RATIO_DECAY_STEPS
+        self.new_token_ratio = start
+
+    # ------------------------------------------------------------------ arrival
+    @property
+    def max_req_len(self) -> int:
+        """Longest request, prompt and output (managers/tp_worker.py:550-582)."""
+        return min(self.settings.context_len - 1, self.memory.capacity - 1)
+
+    def submit(self, request: Request) -> int:
+        """Clip and queue a request; one that is too long becomes a one-token stub that ends as an abort.
+
+        Notes
+        -----
+        Rules: managers/scheduler.py:2693-2740, 3231-3248; mem_cache/allocator/base.py:88-105. A refused request
+        still waits, takes a row and a page, and is prefilled.
+        """
+        tokens = request.input_tokens
+        limit = self.max_req_len
+        max_new = max(0, min(request.max_new_tokens, limit - tokens - 1))
+        max_new = max(0, min(max_new, self.memory.capacity - ceil_page(tokens, self.page) - self.page - 1))
+        refused = tokens >= limit - 5
+        stop = max_new if request.stop_tokens is None else min(request.stop_tokens, max_new)
+        if refused:
+            # Same figures, but for a prompt of one token.
+            stop = 0
+        handle = self.table.add(
+            1 if refused else tokens, max_new, stop, ignore_eos=request.ignore_eos, to_abort=refused
+        )
+        self._names.append(request.name)
+        self.waiting.append(handle)
+        if refused:
+            self.events.append(
+                Event("refusal", handle, "full" if self.memory.full is not None else "swa", tokens,
+                      f"prompt {tokens:,} >= {limit - 5:,}, the longest the server takes")
+            )
+        elif max_new < request.max_new_tokens:
+            self.events.append(Event("clip", handle, "full", request.max_new_tokens - max_new, "max_new_tokens clipped"))
+        return handle
+
+    # ------------------------------------------------------------------ plan
+    def schedule(self) -> Step | None:
+        """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
+        table = self.table
+        self.retracted = []
+        self.aborted = []
+        exclude: list[int] = []
+        if self.chunked >= 0:
+            exclude.append(self.chunked)
+            # A parked chunk computed nothing; otherwise the next chunk resumes behind this one.
+            table.prefix_len[self.chunked] = max(table.prefix_len[self.chunked], table.extend_end[self.chunked])
+        self._merge_last(exclude)
+        self._drop_finished()
+        step = self._prefill()
+        if step is None and len(self.running.reqs) and not self.running.prefill_only:
+            step = self._decode()
+        if step is None:
+            self.last = None
+        else:
+            self._in_flight.append(step)
+        if self._draft_slots is not None:
+            self._check_draft_slots()
+        return step
+
+    def _merge_last(self, exclude: list[int]) -> None:
+        last = self.last
+        if last is None or not last.extend:
+            return
+        if last.chunked >= 0:
+            exclude.append(last.chunked)
+        keep = self.table.status[last.reqs] != FINISHED
+        for handle in exclude:
+            keep &= last.reqs != handle
+        if not keep.all():
+            last.reqs = last.reqs[keep]
+            self.running.is_full = False
+        if len(last.reqs) and last is not self.running:
+            if len(self.running.reqs) == 0:
+                self.running = last
+            else:
+                self.running.reqs = np.concatenate([self.running.reqs, last.reqs])
+                self.running.prefill_only = self.running.prefill_only and last.prefill_only
+
+    def _drop_finished(self) -> None:
+        running = self.running
+        if self._running_seen == self._status_changes:
+            return
+        self._running_seen = self._status_changes
+        keep = self.table.status[running.reqs] != FINISHED
+        if not keep.all():
+            running.reqs = running.reqs[keep]
+            running.is_full = False
+
+    def _finishing(self, reqs: IntArray) -> NDArray[np.bool_] | None:
+        """Which of ``reqs`` the queued result will finish by length (schedule_batch.py:1661-1663)."""
+        if not self.overlap or not self._in_flight:
+            return None
+        table = self.table
+        due = table.output[reqs] + 1 >= table.max_new[reqs]
+        if not due.any():
+            return None
+        due &= np.isin(reqs, self._in_flight[0].batch)
+        return due if due.any() else None
+
+    # ------------------------------------------------------------------ prefill
+    def _prefill(self) -> Step | None:
+        running, memory = self.running, self.memory
+        if memory.swa is not None or len(running.reqs) == 0:
+            running.is_full = False
+        if (running.is_full or not self.waiting) and self.chunked < 0:
+            self.limit = self._full_reason if self.waiting else "arrival"
+            return None
+        count = len(running.reqs)
+        if min(self.max_running_requests - count, memory.rows_free) <= 0 and self.chunked < 0:
+            running.is_full = True
+            self.limit = self._full_reason = "rows"
+            return None
+        mixed = count if self.settings.enable_mixed_chunk else 0
+        adder = PrefillPass(
+            memory,
+            running.reqs,
+            self.new_token_ratio,
+            max_prefill_tokens=self.settings.max_prefill_tokens,
+            chunk=self.settings.chunk,
+            mixed=mixed,
+            window=self.window,
+        )
+        if self.chunked >= 0 and not adder.add_chunk(self.chunked):
+            self.chunked = -1
+        self._admit(adder, count)
+        if not adder.admitted:
+            return None
+        if adder.cut_twice:
+            raise self._fault("F1", f"requests {self._names[adder.new_chunked]} and an earlier one were cut in one pass")
+        if adder.new_chunked >= 0:
+            if self.chunked >= 0:
+                raise self._fault("second-chunk", f"request {self._names[adder.new_chunked]} is cut as well")
+            self.chunked = adder.new_chunked
+        if self.chunked >= 0:
+            self.table.middle_chunks[self.chunked] += 1
+        return self._launch_prefill(adder)
+
+    def _admit(self, adder: PrefillPass, running: int) -> None:
+        """Head-of-line admission (managers/scheduler.py:4204-4300)."""
+        memory, waiting, table = self.memory, self.waiting, self.table
+        self.limit = "arrival"
+        taken = 0
+        for handle in waiting:
+            if adder.state() is Verdict.OTHER:
+                self.limit = "chunk"
+                break
+            held = sum(1 for h in adder.admitted if table.allocated[h])
+            if len(adder.admitted) >= min(self.max_running_requests - running, memory.rows_free + held):
+                self.running.is_full = True
+                self.limit = self._full_reason = "rows"
+                break
+            before = len(adder.admitted)
+            verdict = adder.add(handle)
+            taken += len(adder.admitted) - before
+            if verdict is not Verdict.CONTINUE:
+                if verdict is Verdict.NO_TOKEN:
+                    self.running.is_full = bool(adder.admitted) or running > 0
+                    self._full_reason = adder.short_pool
+                self.limit = adder.short_pool if verdict is Verdict.NO_TOKEN else "chunk"
+                break
+        for _ in range(taken):
+            waiting.popleft()
+        if not waiting:
+            self.limit = "arrival"
+
+    def _launch_prefill(self, adder: PrefillPass) -> Step:
+        table, memory = self.table, self.memory
+        reqs = np.array(adder.admitted, np.int64)
+        prefix, end = table.prefix_len[reqs], table.extend_end[reqs]
+        if memory.swa is not None:
+            self._evict_prefill_window(reqs, prefix)
+        memory.take_row(int((table.allocated[reqs] == 0).sum()))
+        need = memory.pages_between(prefix, end)
+        if need > memory.available():
+            pool = memory.short_pool(need)
+            raise self._fault(
+                "chunk-oom", f"{need} tokens for a prefill of {int((end - prefix).sum())}, {pool} pool has "
+                f"{memory.available()}"
+            )
+        memory.take(need)
+        table.allocated[reqs] = end
+        table.committed[reqs] = end
+        table.extend_idx[reqs] += 1
+        table.status[reqs] = LIVE
+        batch = Batch(
+            reqs,
+            extend=True,
+            chunked=self.chunked,
+            prefill_only=self.spec is None and bool((table.max_new[reqs] == 0).all()),
+        )
+        extend = end - prefix
+        step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), chunked=self.chunked)
+        step.work = StepWork(
+            prefill_tokens=int(extend.sum()),
+            prefill_pairs=int((extend * prefix + extend * (extend + 1) // 2).sum()),
+            prefill_requests=len(reqs),
+        )
+        if self.settings.enable_mixed_chunk and len(self.running.reqs):
+            self._mix(batch, step)
+        self.last = batch
+        return step
+
+    def _evict_prefill_window(self, reqs: IntArray, prefix: IntArray) -> None:
+        """Free what slid out of the window before a later chunk (schedule_batch.py:4105-4122).
+
+        Under overlap the chunk before may still be running, so the first two chunks free nothing and the frontier
+        lags by one chunk.
+        """
+        table = self.table
+        pre = prefix
+        if self.overlap:
+            later = table.extend_idx[reqs] >= 2
+            if not later.any():
+                return
+            reqs = reqs[later]
+            pre = prefix[later] - (self.settings.chunk or 0)
+        self._evict_window(reqs, pre)
+
+    def _evict_window(self, reqs: IntArray, pre: IntArray) -> int:
+        """Move window cursors to ``pre - W``, whole pages (mem_cache/common.py:75-138, no prefix sharing)."""
+        assert self.window is not None
+        table, page = self.table, self.page
+        cursor = table.swa_evicted[reqs]
+        frontier = pre - self.window
+        frontier = np.maximum(cursor, np.where(frontier < cursor + 1, cursor, frontier) // page * page)
+        moved = frontier > cursor
+        if not moved.any():
+            return 0
+        return self.memory.evict_window(reqs[moved], frontier[moved])
+
+    def _mix(self, batch: Batch, step: Step) -> None:
+        """Let decoding rows ride along with a prefill (managers/scheduler.py:4375-4410)."""
+        running, table = self.running, self.table
+        finishing = self._finishing(running.reqs)
+        if finishing is not None:
+            running.reqs = running.reqs[~finishing]
+            running.is_full = False
+        if not len(running.reqs) or self._decode_need(running.reqs) > self.memory.available():
+            return
+        before = table.committed[running.reqs]
+        self._prepare_decode(running.reqs)
+        if self.spec is None:
+            rows = before
+        else:
+            rows = table.input_tokens[running.reqs] + table.output[running.reqs] - 1
+        batch.reqs = np.concatenate([batch.reqs, running.reqs])
+        batch.decoding = frozenset(running.reqs.tolist())
+        batch.prefill_only = False
+        step.batch = batch.reqs
+        step.prefix_lens = step.prefix_lens + rows.tolist()
+        step.extend_lens = step.extend_lens + [1] * len(rows)
+        step.mixed_decode = len(rows)
+        step.work.decode_requests = len(rows)
+        step.work.decode_context = int(rows.sum())
+        step.work.decode_window = int(np.minimum(rows, self.window or 0).sum())
+        self.running = Batch(is_full=running.is_full)
+
+    # ------------------------------------------------------------------ decode
+    def _decode_need(self, reqs: IntArray) -> int:
+        """Tokens the next decode step of ``reqs`` allocates (schedule_batch.py:3403-3430)."""
+        table, page = self.table, self.page
+        if self.spec is None:
+            if page == 1:
+                return len(reqs)
+            return int(np.count_nonzero(table.committed[reqs] % page == 0)) * page
+        held = table.allocated[reqs]
+        return self.memory.pages_between(held, np.maximum(held, table.committed[reqs] + self.reserve))
+
+    def _decode(self) -> Step | None:
+        """``update_running_batch`` (managers/scheduler.py:4459-4552)."""
+        batch, memory = self.running, self.memory
+        count = len(batch.reqs)
+        finishing = self._finishing(batch.reqs)
+        if finishing is not None:
+            batch.reqs = batch.reqs[~finishing]
+            if not len(batch.reqs):
+                batch.is_full = False
+                return None
+        if self._decode_need(batch.reqs) > memory.available():
+            if finishing is not None:
+                # The queued result frees memory at the end of this step: wait instead of retracting.
+                batch.is_full = False
+                return None
+            self._retract(batch)
+        else:
+            self.new_token_ratio = max(self.new_token_ratio - self.ratio_decay, self.ratio_min)
+        if len(batch.reqs) < count:
+            batch.is_full = False
+        if not len(batch.reqs):
+            return None
+        work = self._prepare_decode(batch.reqs)
+        batch.extend = False
+        self.last = batch
+        step = Step("decode", batch.reqs, [], [], chunked=self.chunked, verify=self.spec is not None, work=work)
+        if self.spec is not None:
+            step.verify_index = self.table.verifies[batch.reqs]
+            self.table.verifies[batch.reqs] += 1
+        return step
+
+    def _prepare_decode(self, reqs: IntArray) -> StepWork:
+        """Window eviction, then allocation (mem_cache/allocation.py:625-688; speculative/eagle_utils.py:857-921)."""
+        table, memory, page = self.table, self.memory, self.page
+        if memory.swa is not None and not self._window_frozen:
+            self._evict_decode_window(reqs)
+        committed = table.committed[reqs]
+        context = int(committed.sum())
+        if self.window is not None:
+            windowed = int(np.minimum(committed, self.window).sum())
+        else:
+            windowed = context
+        if self.spec is None:
+            need = len(reqs) if page == 1 else int(np.count_nonzero(committed % page == 0)) * page
+            self._take_decode(need)
+            committed += 1
+            table.committed[reqs] = committed
+            table.allocated[reqs] = committed
+            work = StepWork(decode_requests=len(reqs), decode_context=context, decode_window=windowed)
+        else:
+            held = table.allocated[reqs]
+            after = committed + self.reserve
+            if "unaligned-reserve" not in self.settings.faults:
+                after = -(-after // page) * page
+            after = np.maximum(held, after)
+            self._take_decode(memory.pages_between(held, after))
+            table.allocated[reqs] = after
+            work = StepWork(
+                decode_requests=len(reqs),
+                decode_context=context,
+                decode_window=windowed,
+                verify_tokens=self.spec.num_draft_tokens,
+                draft_steps=self.spec.num_steps if self.spec.has_draft_kv else 0,
+            )
+        if not self._window_frozen:
+            table.decode_idx[reqs] += 1
+        return work
+
+    def _take_decode(self, need: int) -> None:
+        if need > self.memory.available():
+            raise self._fault("decode-oom", f"{need} tokens needed, {self.memory.available()} available")
+        self.memory.take(need)
+
+    def _evict_decode_window(self, reqs: IntArray) -> None:
+        """Free out-of-window SWA slots once a whole interval has slid out (schedule_batch.py:4047-4129)."""
+        assert self.window is not None
+        table = self.table
+        pre = table.input_tokens[reqs] + table.output[reqs] - 1
+        due = pre - (self.window + self.settings.swa_eviction_interval) >= table.swa_evicted[reqs]
+        if not due.any():
+            return
+        due &= table.decode_idx[reqs] >= 1
+        if due.any():
+            self._evict_window(reqs[due], pre[due])
+
+    def _retract(self, batch: Batch) -> None:
+        """Free memory by taking requests out of the batch (schedule_batch.py:3451-3560)."""
+        table, memory = self.table, self.memory
+        reqs = batch.reqs
+        keep = reqs[self._retraction_order(table.output[reqs], table.input_tokens[reqs])]
+        first = True
+        while first or self._decode_need(keep) > memory.available():
+            if len(keep) == 1:
+                break
+            first = False
+            need = self._decode_need(keep)
+            self._release(int(keep[-1]), need, "retraction")
+            self.retracted.append(int(keep[-1]))
+            self.waiting_after_retract(int(keep[-1]))
+            keep = keep[:-1]
+        need = self._decode_need(keep)
+        if len(keep) <= 1 and need > memory.available():
+            handle = int(keep[-1])
+            self._release(handle, need, "abort")
+            self.aborted.append(handle)
+            keep = keep[:-1]
+        batch.reqs = keep
+        total = int(table.max_new[keep].sum())
+        done = int(table.output[keep].sum()) + _RETRACT_DECODE_STEPS * len(keep)
+        self.new_token_ratio = min(1.0, done / (total + 1))
+        self._status_changes += 1
+
+    def waiting_after_retract(self, handle: int) -> None:
+        """A retracted request goes to the end of the queue (managers/scheduler.py:4539-4540)."""
+        self.waiting.append(handle)
+
+    def _release(self, handle: int, need: int, kind: str) -> None:
+        table, memory = self.table, self.memory
+        pool = memory.short_pool(need)
+        cause = f"decode step short of {pool}-pool tokens"
+        if kind == "abort":
+            cause = f"the last request alone does not fit the {pool} pool"
+        self.events.append(Event(kind, handle, pool, ceil_page(int(table.allocated[handle]), self.page), cause))
+        memory.release(handle)
+        table.status[handle] = RETRACTED
+        table.retractions[handle] += kind == "retraction"
+        table.prefix_len[handle] = table.extend_end[handle] = 0
+        table.committed[handle] = table.protected[handle] = 0
+        table.decode_idx[handle] = table.extend_idx[handle] = 0
+        table.middle_chunks[handle] = 0
+
+    # ------------------------------------------------------------------ results
+    def complete(self, step: Step, accepted: IntArray | None) -> list[int]:
+        """Process a result (scheduler_components/batch_result_processor.py:250-420, 985-1110).
+
+        Parameters
+        ----------
+        step : Step
+            The oldest launched step.
+        accepted : int64 array or None
+            Accepted tokens of every row of a verify step, the bonus token included.
+
+        Returns
+        -------
+        list of int
+            Handles that finished.
+        """
+        self._in_flight.remove(step)
+        if step.kind == "prefill":
+            return self._complete_prefill(step)
+        table = self.table
+        reqs = step.batch
+        if self._status_changes:
+            live = table.status[reqs] == LIVE
+            if not live.all():
+                reqs = reqs[live]
+                accepted = None if accepted is None else accepted[live]
+        output = table.output[reqs]
+        if accepted is None:
+            output += 1
+        else:
+            output += accepted
+            table.committed[reqs] += accepted
+        table.output[reqs] = output
+        done = output >= table.stop_at[reqs]
+        if not done.any():
+            return []
+        finished: list[int] = reqs[done].tolist()
+        for handle in finished:
+            self._finish(handle)
+        return finished
+
+    def _complete_prefill(self, step: Step) -> list[int]:
+        table = self.table
+        riding = len(step.batch) - step.mixed_decode
+        finished = []
+        for place, handle in enumerate(step.batch.tolist()):
+            chunks = table.middle_chunks[handle]
+            status = table.status[handle]
+            if (status == FINISHED and chunks <= 0) or status == RETRACTED:
+                continue
+            if chunks > 0:
+                table.middle_chunks[handle] -= 1
+                continue
+            table.output[handle] += 1
+            if table.to_abort[handle] or table.output[handle] >= table.stop_at[handle]:
+                self._finish(handle)
+                finished.append(handle)
+            elif place >= riding:
+                if self.spec is not None:
+                    table.committed[handle] += 1
+            else:
+                table.prefix_len[handle] = table.extend_end[handle]
+        return finished
+
+    def _finish(self, handle: int) -> None:
+        table = self.table
+        if not table.to_abort[handle]:
+            table.finished_len[handle] = table.stop_at[handle]
+        table.status[handle] = FINISHED
+        self._status_changes += 1
+        self.memory.release(handle)
+
+    # ------------------------------------------------------------------ idle
+    def idle(self) -> None:
+        """Nothing launched, nothing in flight; when everything is empty the ratio starts anew and pools are checked.
+
+        Notes
+        -----
+        Rule: managers/scheduler.py:5289-5318.
+        """
+        if not self.is_empty():
+            return
+        memory = self.memory
+        for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
+            if pool is None:
+                continue
+            if leaked:
+                raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
+            if pool.available != pool.capacity:
+                raise self._fault(
+                    "unaligned-swa-pool", f"{pool.name} pool: {pool.available} available of {pool.capacity}"
+                )
+        self.new_token_ratio = self.ratio_init
+
+    def is_empty(self) -> bool:
+        """Nothing waits, runs or is half prefilled."""
+        return not self.waiting and not len(self.running.reqs) and self.chunked < 0 and self.last is None
+
+    def diagnose_stall(self) -> EngineFault:
+        """Name why nothing will ever run again."""
+        memory, table = self.memory, self.table
+        if self.chunked >= 0:
+            held = int(table.allocated[self.chunked])
+            assert memory.swa is not None
+            return self._fault(
+                "F2", f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds "
+                f"{memory.swa.used:,} of {memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free"
+            )
+        if self.waiting:
+            handle = self.waiting[0]
+            name, tokens = self._names[handle], int(table.input_tokens[handle]) + int(table.output[handle])
+            if memory.swa is not None and self.limit == "swa":
+                return self._fault(
+                    "D14", f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of "
+                    f"{memory.swa.capacity:,} tokens in one piece"
+                )
+            if table.max_new[handle] == 0 or self.limit == "full":
+                return self._fault(
+                    "F5", f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of "
+                    f"{self.page} passes arrival but never admission"
+                )
+        return self._fault("stalled", f"{len(self.waiting)} requests wait")
+
+    def _fault(self, name: str, detail: str) -> EngineFault:
+        return EngineFault(name, f"{detail} ({ENGINE_FAULTS[name]})")
+
+    def _check_draft_slots(self) -> None:
+        pool = self.memory.full
+        assert pool is not None and self._draft_slots is not None
+        if pool.highest_slot() > self._draft_slots:
+            raise self._fault(
+                "draft-pool-overrun", f"full slot {pool.highest_slot():,} is used, the draft's pool ends at slot "
+                f"{self._draft_slots:,}"
+            )
