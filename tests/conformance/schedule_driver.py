@@ -166,7 +166,7 @@ class Driver:
                 aborted = bool(t.to_abort[h])
                 out["finished"].append(
                     [self.names[h], "FINISH_ABORT" if aborted else "FINISH_LENGTH", int(t.output[h]),
-                     None if aborted else int(t.finished_len[h])]
+                     int(t.finished_len[h])]
                 )
         engine.memory.check()
         out["conserved"] = None if step is None else True

@@ -47,7 +47,7 @@ class RequestTable:
     ``kv_allocated_len``), ``protected`` (prefix owned by the tree), ``swa_evicted`` (window cursor), ``decode_idx`` /
     ``extend_idx`` (batches prepared), ``prefix_len`` / ``extend_end`` (span of the last prefill chunk),
     ``middle_chunks`` (chunks in flight that are not the last), ``verifies`` (verify steps launched),
-    ``finished_len`` (-1 while running or aborted), ``retractions``, ``status``.
+    ``finished_len`` (tokens the client gets; -1 while running), ``retractions``, ``status``.
     """
 
     input_tokens: IntArray

@@ -589,8 +589,7 @@ class Scheduler:
 
     def _finish(self, handle: int) -> None:
         table = self.table
-        if not table.to_abort[handle]:
-            table.finished_len[handle] = table.stop_at[handle]
+        table.finished_len[handle] = table.output[handle] if table.to_abort[handle] else table.stop_at[handle]
         table.status[handle] = FINISHED
         self._status_changes += 1
         self.memory.release(handle)
