@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from simkv import catalogue
-from simkv.arch import Arch
+from simkv.arch import Arch, CatalogueRow, describe_catalogue
 from simkv.errors import ModelError
 
 # Bytes one token takes in one layer (2-byte elements, one rank): full or latent layers, sliding or chunked layers.
@@ -279,10 +279,10 @@ def test_unknown_model() -> None:
         catalogue.config("../arch")
 
 
-def test_describe() -> None:
-    rows = {row.name: row for row in catalogue.describe()}
+def test_describe_catalogue() -> None:
+    rows = {row.name: row for row in describe_catalogue()}
     assert list(rows) == catalogue.names()
-    assert rows["mimo-v2-flash"] == catalogue.Row(
+    assert rows["mimo-v2-flash"] == CatalogueRow(
         name="mimo-v2-flash",
         architecture="MiMoV2FlashForCausalLM",
         layers={"full": 9, "sliding": 39},

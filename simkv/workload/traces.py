@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 
 from simkv.errors import Problem, TraceError, nearest
 from simkv.workload.formats import FORMATS, choose
-from simkv.workload.formats.base import UNITS, Ask, Columns, Complaints, TakeBlocks, Times, parse_table, read_text
+from simkv.workload.formats.base import Ask, Columns, TakeBlocks
+from simkv.workload.formats.cells import UNITS, Times
+from simkv.workload.formats.table import Complaints, parse_table, read_text
 from simkv.workload.formats.write import WRITERS, lost
 from simkv.workload.request import Blocks, IntArray, Workload, WorkloadInfo
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simkv.errors import Problem, TraceError
-from simkv.workload.formats.base import to_ns
+from simkv.workload.formats.cells import to_ns
 from simkv.workload.formats.write import decimal_text
 from simkv.workload.request import Blocks, Workload, WorkloadInfo
 from simkv.workload.traces import FORMATS, describe, fit_context, load_profile, read_trace, reusable_share, write_trace

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from simkv.errors import Problem, TraceError, nearest
-from simkv.workload.formats.base import Complaints, Table, TraceFormat
+from simkv.workload.formats.base import TraceFormat
 from simkv.workload.formats.plain import Csv, Jsonl
 from simkv.workload.formats.public import Azure, Bailian, BurstGPT, Mooncake, TraceLab, Vidur
+from simkv.workload.formats.table import Complaints, Table
 from simkv.workload.formats.weka import Weka
 
 __all__ = ["FORMATS", "choose"]
@@ -44,9 +45,16 @@ def choose(table: Table, name: str | None, complaints: Complaints) -> TraceForma
 
 
 def _lacking(kind: type[TraceFormat], table: Table) -> list[str]:
-    """Columns the format misses, in the alternative that misses fewest."""
-    missing = ([name for name in names if name not in table.columns] for names in kind.required)
-    return min(missing, key=len)
+    """Columns the format misses, in the alternative it comes nearest to."""
+    return [name for name in _nearest(kind, table) if name not in table.columns]
+
+
+def _nearest(kind: type[TraceFormat], table: Table) -> tuple[str, ...]:
+    return max(kind.required, key=lambda names: _share(names, table))
+
+
+def _share(names: tuple[str, ...], table: Table) -> float:
+    return sum(name in table.columns for name in names) / len(names)
 
 
 def _nearest_formats(table: Table) -> str:
@@ -65,5 +73,5 @@ def _nearest_formats(table: Table) -> str:
 
 
 def _overlap(kind: type[TraceFormat], table: Table) -> float:
-    """Share of a format's columns that are there, in its best alternative."""
-    return max(sum(name in table.columns for name in names) / len(names) for names in kind.required)
+    """Share of a format's columns that are there."""
+    return _share(_nearest(kind, table), table)

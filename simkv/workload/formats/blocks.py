@@ -8,7 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from simkv.workload.formats.base import Complaints, TakeBlocks
+from simkv.workload.formats.base import TakeBlocks
+from simkv.workload.formats.table import Complaints
 from simkv.workload.request import Blocks, IntArray
 
 __all__ = ["COMMON_SIZES", "ChainedBlocks", "ListedBlocks"]

@@ -7,22 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from simkv.workload.formats.base import (
-    UNITS,
-    Ask,
-    Columns,
-    Complaints,
-    Table,
-    Times,
-    counts,
-    ids,
-    int_lists,
-    labels,
-    missing,
-    times,
-)
+from simkv.workload.formats.base import Ask, Columns
 from simkv.workload.formats.blocks import ListedBlocks
+from simkv.workload.formats.cells import UNITS, Times, counts, ids, int_lists, labels, missing, times
 from simkv.workload.formats.public import check_output_ids, lengths
+from simkv.workload.formats.table import Complaints, Table
 from simkv.workload.request import IntArray
 
 __all__ = ["Csv", "Jsonl"]

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar
 
-from simkv.workload.formats.base import (
-    Ask,
-    BlockSource,
-    Columns,
-    Complaints,
-    Table,
-    counts,
-    ids,
-    int_lists,
-    labels,
-    times,
-)
+from simkv.workload.formats.base import Ask, BlockSource, Columns
 from simkv.workload.formats.blocks import ListedBlocks
+from simkv.workload.formats.cells import counts, ids, int_lists, labels, times
+from simkv.workload.formats.table import Complaints, Table
 
 __all__ = ["Azure", "Bailian", "BurstGPT", "Mooncake", "TraceLab", "Vidur", "check_output_ids", "lengths"]
 

@@ -8,21 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from simkv.workload.formats.base import (
-    Ask,
-    Columns,
-    Complaints,
-    Table,
-    Times,
-    counts,
-    ids,
-    int_lists,
-    missing,
-    times,
-    to_ns,
-)
+from simkv.workload.formats.base import Ask, Columns
 from simkv.workload.formats.blocks import ChainedBlocks, ListedBlocks
+from simkv.workload.formats.cells import Times, counts, ids, int_lists, missing, times, to_ns
 from simkv.workload.formats.public import lengths
+from simkv.workload.formats.table import Complaints, Table
 from simkv.workload.request import IntArray
 
 __all__ = ["Weka"]

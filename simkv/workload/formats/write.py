@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from simkv.workload.formats.base import UNITS
+from simkv.workload.formats.cells import UNITS
 from simkv.workload.request import Workload
 
 __all__ = ["WRITERS", "decimal_text", "lost"]

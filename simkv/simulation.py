@@ -1,0 +1,470 @@
+"""The clock: arrivals, the scheduler loop, the draft worker and the target worker, as SimPy processes.
+
+It owns the order of things and knows no rule of memory. Time is integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simkv.engines.base import Event, Request, Step
+from simkv.engines.sglang.scheduling import Scheduler
+from simkv.errors import EngineFault, InvariantError
+from simkv.recorder import Recorder
+from simkv.steptime import StepTime
+from simkv.workload.acceptance import Acceptance
+from simkv.workload.request import IntArray, Workload
+
+__all__ = ["KINDS", "LIMITS", "Outcome", "Progress", "Simulation", "TIMELINE_FLOATS", "TIMELINE_INTS"]
+
+KINDS = ("idle", "prefill", "decode")
+LIMITS = ("arrival", "full", "swa", "rows", "chunk")
+
+TIMELINE_INTS = (
+    "time_ns",
+    "duration_ns",
+    "kind",
+    "batch",
+    "prefill_tokens",
+    "num_running_reqs",
+    "num_queue_reqs",
+    "num_retracted_reqs",
+    "num_aborted_reqs",
+    "num_refused_reqs",
+    "full_available",
+    "swa_available",
+    "rows_free",
+    "overallocated_tokens",
+    "window_evicted_swa_tokens",
+    "live_tokens",
+    "live_window_tokens",
+    "accepted_tokens",
+    "verified_reqs",
+    "limit",
+)
+TIMELINE_FLOATS = ("new_token_ratio",)
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress bar shows."""
+
+    time_s: float
+    steps: int
+    running: int
+    waiting: int
+    retracted: int
+    done: int
+    total: int
+
+
+@dataclass
+class Outcome:
+    """Everything a simulation produced, as arrays.
+
+    Parameters
+    ----------
+    timeline : dict of arrays
+        Columns ``TIMELINE_INTS`` and ``TIMELINE_FLOATS``; row i holds from its time until the next row's.
+    events : list of (time_ns, Event)
+    arrival_ns, admitted_ns, first_token_ns, finished_ns : int64 array, shape (n,)
+        -1 where it did not happen.
+    output_tokens, retractions : int64 array, shape (n,)
+        ``output_tokens`` is what the client got.
+    state : list of str, length n
+        completed, refused, aborted, unfinished or never arrived.
+    fault : EngineFault or None
+        Where the engine itself would die or stall for ever.
+    partial : bool
+        The run was interrupted.
+    draft_busy_ns, target_busy_ns : int
+        Time either worker was computing.
+    """
+
+    timeline: dict[str, Any]
+    events: list[tuple[int, Event]]
+    arrival_ns: IntArray
+    admitted_ns: IntArray
+    first_token_ns: IntArray
+    finished_ns: IntArray
+    output_tokens: IntArray
+    retractions: IntArray
+    state: list[str]
+    end_ns: int
+    steps: int
+    fault: EngineFault | None = None
+    partial: bool = False
+    draft_busy_ns: int = 0
+    target_busy_ns: int = 0
+    clipped: int = 0
+
+
+class _Arrivals:
+    """Requests in the order in which they arrive; a closed loop adds one when one ends."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._next = 0
+        self._times = workload.arrival_ns.tolist()
+        self._heap: list[tuple[int, int]] = []
+        self.closed = workload.concurrency is not None
+        if self.closed:
+            for _ in range(min(workload.concurrency or 0, len(workload))):
+                self.after(0)
+
+    def after(self, now: int) -> None:
+        """A client is free: its next request comes after its think time."""
+        if not self.closed or self._next >= len(self.workload):
+            return
+        think = self.workload.think_ns
+        heappush(self._heap, (now + (0 if think is None else int(think[self._next])), self._next))
+        self._next += 1
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next request arrives, None when no more are known."""
+        if self.closed:
+            return self._heap[0][0] if self._heap else None
+        return self._times[self._next] if self._next < len(self._times) else None
+
+    def due(self, now: int) -> list[tuple[int, int]]:
+        """(arrival time, index) of everything that has arrived by ``now``."""
+        out = []
+        while True:
+            when = self.next_ns
+            if when is None or when > now:
+                return out
+            if self.closed:
+                out.append(heappop(self._heap))
+            else:
+                out.append((when, self._next))
+                self._next += 1
+
+
+@dataclass
+class _Worker:
+    """A worker of the GPU: computes for a while, and remembers how long it was busy."""
+
+    env: simpy.Environment
+    busy_ns: int = 0
+
+    def compute(self, duration: int) -> Generator[simpy.Event, Any, None]:
+        self.busy_ns += duration
+        yield self.env.timeout(duration)
+
+
+@dataclass
+class _Job:
+    step: Step
+    done: simpy.Event
+    times: tuple[int, int] = field(default=(0, 1))
+
+
+class Simulation:
+    """One run of a workload through an engine.
+
+    Parameters
+    ----------
+    engine : Scheduler
+        The engine, empty.
+    workload : Workload
+        Requests, in arrival order.
+    acceptance : Acceptance
+        Draws accepted lengths; asked once a verify step.
+    step_time : StepTime
+        Duration of a step.
+    check_every : int
+        Check conservation every so many steps; 0 only at the end.
+    progress : callable, optional
+        Called with a :class:`Progress` every ``progress_every`` steps.
+    """
+
+    def __init__(
+        self,
+        engine: Scheduler,
+        workload: Workload,
+        acceptance: Acceptance,
+        step_time: StepTime,
+        *,
+        check_every: int = 0,
+        progress: Callable[[Progress], None] | None = None,
+        progress_every: int = 256,
+    ) -> None:
+        self.env = simpy.Environment()
+        self.engine = engine
+        self.workload = workload
+        self.acceptance = acceptance
+        self.step_time = step_time
+        self.draft_worker = _Worker(self.env)
+        self.target_worker = _Worker(self.env)
+        self._arrivals = _Arrivals(workload)
+        self._queue: simpy.Store = simpy.Store(self.env)
+        self._check_every = check_every
+        self._progress = progress
+        self._progress_every = progress_every
+        self._recorder = Recorder(TIMELINE_INTS, TIMELINE_FLOATS)
+        self._events: list[tuple[int, Event]] = []
+        n = len(workload)
+        self._times = {name: np.full(n, -1, np.int64) for name in ("arrival", "admitted", "first_token", "finished")}
+        self._index = np.empty(n, np.int64)
+        self._requests = self._client_view()
+        self._submitted = 0
+        self._done = 0
+        self._retracted = 0
+        self._refused = 0
+        self._steps = 0
+        self._evicted = 0
+        self._accepted = 0
+        self._verified = 0
+        self._fault: EngineFault | None = None
+
+    def _client_view(self) -> tuple[list[int], list[int], list[int | None]]:
+        """Prompt length, tokens asked for, and end of sequence of every request."""
+        w = self.workload
+        inputs, outputs = w.input_tokens.tolist(), w.output_tokens.tolist()
+        if w.max_new_tokens is None:
+            return inputs, outputs, [None] * len(w)
+        asked = w.max_new_tokens.tolist()
+        stops = [None if w.ignore_eos or out >= ask else out for out, ask in zip(outputs, asked, strict=True)]
+        return inputs, asked, stops
+
+    # ---- processes
+    def _gpu(self) -> Process:
+        """Draft worker, then target worker, one step after the other."""
+        while True:
+            job: _Job = yield self._queue.get()
+            draft_ns, target_ns = job.times
+            if draft_ns:
+                yield from self.draft_worker.compute(draft_ns)
+            yield from self.target_worker.compute(target_ns)
+            job.done.succeed()
+
+    def _scheduler(self) -> Process:
+        """The engine's event loop; with overlap a result is processed after the next step was launched."""
+        env, engine = self.env, self.engine
+        previous: _Job | None = None
+        idle_steps = 0
+        while True:
+            self._arrive()
+            step = engine.schedule()
+            job = None if step is None else self._launch(step)
+            self._record(step, 0 if job is None else job.times[0] + job.times[1])
+            if engine.overlap:
+                waited = previous
+                previous = job
+            else:
+                waited = job
+            if waited is not None:
+                yield waited.done
+                self._complete(waited.step)
+            if job is not None or waited is not None:
+                idle_steps = 0
+                continue
+            engine.idle()
+            when = self._arrivals.next_ns
+            if engine.is_empty():
+                if when is None:
+                    return
+            elif idle_steps:
+                # Two plans in a row found nothing, and nothing runs that could change the answer.
+                raise engine.diagnose_stall()
+            else:
+                idle_steps += 1
+                continue
+            idle_steps = 0
+            yield env.timeout(max(0, when - env.now))
+
+    # ---- steps of the loop
+    def _arrive(self) -> None:
+        now = self.env.now
+        when = self._arrivals.next_ns
+        if when is None or when > now:
+            return
+        inputs, asked, stops = self._requests
+        names, ignore = self.workload.request_id, self.workload.ignore_eos
+        for arrived, index in self._arrivals.due(now):
+            handle = self.engine.submit(Request(names[index], inputs[index], asked[index], stops[index], ignore))
+            self._index[handle] = index
+            self._times["arrival"][index] = arrived
+            self._submitted += 1
+        self._collect_events()
+
+    def _collect_events(self) -> None:
+        events = self.engine.events
+        if not events:
+            return
+        now = self.env.now
+        for event in events:
+            self._refused += event.event == "refusal"
+            self._retracted += event.event == "retraction"
+            if event.event == "abort":
+                self._ended(event.request)
+            self._events.append((now, event))
+        events.clear()
+
+    def _launch(self, step: Step) -> _Job:
+        if step.verify:
+            assert step.verify_index is not None
+            step.accepted = self.acceptance.draw(self._index[step.batch], step.verify_index)
+            self._accepted += int(step.accepted.sum())
+            self._verified += len(step.batch)
+        elif step.kind == "prefill":
+            admitted = self._times["admitted"]
+            index = self._index[step.batch]
+            admitted[index[admitted[index] < 0]] = self.env.now
+        job = _Job(step, self.env.event(), self.step_time(step.work))
+        self._queue.put(job)
+        self._steps += 1
+        return job
+
+    def _complete(self, step: Step) -> None:
+        finished = self.engine.complete(step, step.accepted)
+        now = self.env.now
+        if step.kind == "prefill":
+            first = self._times["first_token"]
+            index = self._index[step.batch]
+            fresh = (first[index] < 0) & (self.engine.table.output[step.batch] > 0)
+            first[index[fresh]] = now
+        for handle in finished:
+            self._ended(handle)
+        if self._check_every and self._steps % self._check_every == 0:
+            self.engine.memory.check()
+
+    def _ended(self, handle: int) -> None:
+        self._times["finished"][self._index[handle]] = self.env.now
+        self._done += 1
+        self._arrivals.after(self.env.now)
+
+    def _record(self, step: Step | None, duration: int) -> None:
+        engine, memory, table = self.engine, self.engine.memory, self.engine.table
+        if engine.events:
+            self._collect_events()
+        batch = 0
+        live = windowed = over = prefill = 0
+        kind = 0
+        if step is not None:
+            batch = len(step.batch)
+            prefill = step.work.prefill_tokens
+            if step.kind == "decode":
+                kind = 2
+                live, windowed = step.work.decode_context, step.work.decode_window
+                if step.verify:
+                    over = int(table.allocated[step.batch].sum()) - live
+            else:
+                kind = 1
+                holders = np.concatenate([engine.running.reqs, step.batch])
+                committed = table.committed[holders]
+                live = int(committed.sum())
+                windowed = live if engine.window is None else int(np.minimum(committed, engine.window).sum())
+                over = int(table.allocated[holders].sum()) - live
+        evicted = memory.window_evicted
+        self._recorder.append(
+            (
+                self.env.now,
+                duration,
+                kind,
+                batch,
+                prefill,
+                len(engine.running.reqs) + (batch if kind == 1 else 0),
+                len(engine.waiting),
+                len(engine.retracted),
+                len(engine.aborted),
+                self._refused,
+                -1 if memory.full is None else memory.full.available,
+                -1 if memory.swa is None else memory.swa.available,
+                memory.rows_free,
+                over,
+                evicted - self._evicted,
+                live,
+                windowed,
+                self._accepted,
+                self._verified,
+                LIMITS.index(engine.limit),
+            ),
+            (engine.new_token_ratio,),
+        )
+        self._evicted = evicted
+        self._refused = self._accepted = self._verified = 0
+        if self._progress is not None and self._steps % self._progress_every == 0:
+            self._progress(
+                Progress(
+                    self.env.now / 1e9,
+                    self._steps,
+                    len(engine.running.reqs),
+                    len(engine.waiting),
+                    self._retracted,
+                    self._done,
+                    len(self.workload),
+                )
+            )
+
+    # ---- the run
+    def run(self) -> Outcome:
+        """Simulate until every request ended, the engine broke, or the user interrupted.
+
+        Raises
+        ------
+        InvariantError
+            A fault of simkv, with the step it happened in.
+        """
+        partial = False
+        self.env.process(self._gpu())
+        loop = self.env.process(self._scheduler())
+        try:
+            self.env.run(until=loop)
+            self.engine.memory.check()
+        except EngineFault as fault:
+            self._fault = fault
+            self._events.append((self.env.now, Event("fault", -1, "-", 0, fault.message)))
+        except KeyboardInterrupt:
+            partial = True
+        except InvariantError as error:
+            raise InvariantError(f"step {self._steps}: {error}") from error
+        self._record(None, 0)
+        return self._outcome(partial)
+
+    def _outcome(self, partial: bool) -> Outcome:
+        n, table = len(self.workload), self.engine.table
+        output = np.zeros(n, np.int64)
+        retractions = np.zeros(n, np.int64)
+        state = ["never arrived"] * n
+        refused = {event.request for _, event in self._events if event.event == "refusal"}
+        aborted = {event.request for _, event in self._events if event.event == "abort"}
+        for handle in range(table.size):
+            index = int(self._index[handle])
+            retractions[index] = table.retractions[handle]
+            got = int(table.finished_len[handle])
+            if handle in refused:
+                state[index] = "refused"
+            elif handle in aborted:
+                state[index], output[index] = "aborted", int(table.output[handle])
+            elif got >= 0:
+                state[index], output[index] = "completed", got
+            else:
+                state[index], output[index] = "unfinished", int(table.output[handle])
+        return Outcome(
+            timeline=self._recorder.columns(),
+            events=self._events,
+            arrival_ns=self._times["arrival"],
+            admitted_ns=self._times["admitted"],
+            first_token_ns=self._times["first_token"],
+            finished_ns=self._times["finished"],
+            output_tokens=output,
+            retractions=retractions,
+            state=state,
+            end_ns=int(self.env.now),
+            steps=self._steps,
+            fault=self._fault,
+            partial=partial,
+            draft_busy_ns=self.draft_worker.busy_ns,
+            target_busy_ns=self.target_worker.busy_ns,
+            clipped=sum(event.event == "clip" for _, event in self._events),
+        )
