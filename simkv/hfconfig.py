@@ -74,7 +74,6 @@ def _read(reader: Reader) -> dict[str, Any]:
         full, sliding, missing = None, None, []
     dtype_bytes = _dtype_bytes(reader)
     declared = reader.flag("mtp_layer_id_is_depth")
-    sconv_kernel = _sconv_kernel(reader, architecture)
     return {
         "architecture": architecture,
         "layers": layers,
@@ -92,13 +91,9 @@ def _read(reader: Reader) -> dict[str, Any]:
         "num_attention_heads": reader.integer("num_attention_heads"),
         "vocab_size": reader.integer("vocab_size"),
         "weight_bits": _weight_bits(reader, dtype_bytes),
-        "sconv_kernel_size": sconv_kernel,
+        "sconv_kernel_size": _sconv_kernel(reader, architecture),
         "block_size": reader.integer("block_size"),
-        "unsupported": (
-            *_layer_phrases(layers),
-            *missing,
-            *_other_phrases(reader, layers, has_sconv=sconv_kernel is not None),
-        ),
+        "unsupported": (*_layer_phrases(layers), *missing, *_other_phrases(reader, layers, architecture)),
         **_params(reader, layers, full, sliding),
         "unverified": _words(reader.get("unverified")),
         "config": dict(reader.text),
@@ -402,8 +397,8 @@ def _dense_params(reader: Reader, layers: Layers, full: Geometry | None, sliding
     queries, keys and values over all heads), ``3 h intermediate_size`` in its MLP and 2 h in its norms; a final
     norm, the embedding and, unless tied, the output head (``draft_vocab_size`` rows in a draft) are added.
     """
-    h, inner, heads = reader.integer("hidden_size"), reader.known("intermediate_size"), reader.integer("num_attention_heads")
-    vocab = reader.integer("vocab_size")
+    h, inner = reader.integer("hidden_size"), reader.known("intermediate_size")
+    heads, vocab = reader.integer("num_attention_heads"), reader.integer("vocab_size")
     experts = any(reader.known(key) > 1 for key in _EXPERT_KEYS)
     if h is None or not inner or vocab is None or heads is None or experts:
         return None
@@ -418,9 +413,7 @@ def _dense_params(reader: Reader, layers: Layers, full: Geometry | None, sliding
     return float(total)
 
 
-def _params(
-    reader: Reader, layers: Layers, full: Geometry | None, sliding: Geometry | None
-) -> dict[str, float | None]:
+def _params(reader: Reader, layers: Layers, full: Geometry | None, sliding: Geometry | None) -> dict[str, float | None]:
     """Parameter counts, as stated or estimated; a dense model uses all of them for each token."""
     total, active = _stated_params(reader, "total_params"), _stated_params(reader, "active_params")
     dense = _dense_params(reader, layers, full, sliding)
@@ -478,7 +471,7 @@ def _layer_phrases(layers: Layers) -> list[str]:
     return [f"{what} ({n} of {len(layers)} layers)" for what, n in found if n]
 
 
-def _other_phrases(reader: Reader, layers: Layers, *, has_sconv: bool) -> list[str]:
+def _other_phrases(reader: Reader, layers: Layers, architecture: str) -> list[str]:
     """Phrases for what else simkv cannot account for."""
     phrases = []
     if "sliding" in layers and _window(reader) is None:
@@ -489,7 +482,8 @@ def _other_phrases(reader: Reader, layers: Layers, *, has_sconv: bool) -> list[s
     if index is not None and "compressed" not in layers:
         phrases.append(f"sparse-attention index keys (index_head_dim {index})")
     types = reader.get("layer_types")
-    if not has_sconv and is_list(types) and {"hybrid", "hybrid_sliding"} & set(map(str, types)):
+    hybrid = is_list(types) and {"hybrid", "hybrid_sliding"} & set(map(str, types))
+    if hybrid and _sconv_kernel(reader, architecture) is None:
         phrases.append("recurrent state of the hybrid layers")
     recurrent = [key for key in _RECURRENT_KEYS if reader.get(key) is not None]
     if recurrent and "linear" not in layers:

@@ -20,9 +20,9 @@ def load(config: Mapping[str, Any] | str | PathLike[str]) -> tuple[str, Any]:
     if not isinstance(config, str | PathLike):
         return "<inline>", config
     text = fspath(config)
-    if isinstance(config, str) and Path(text).name == text and not text.endswith(".json"):
-        if not text or text in catalogue.names() or not Path(text).exists():
-            return text, catalogue.config(text)
+    is_word = isinstance(config, str) and Path(text).name == text and not text.endswith(".json")
+    if is_word and (not text or text in catalogue.names() or not Path(text).exists()):
+        return text, catalogue.config(text)
     return _load_file(Path(text))
 
 

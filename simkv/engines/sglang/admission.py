@@ -50,8 +50,8 @@ class PrefillPass:
         Handles, in order.
     new_chunked : int
         Handle whose prompt was cut in this pass, or -1.
-    cut_twice : bool
-        A second prompt was cut in the same pass: the engine loses track of the first (fault F1).
+    lost : list of int
+        Handles cut in this pass before another one was: the engine loses track of them (fault F1).
     short_pool : str
         Pool that refused the last candidate.
     """
@@ -78,7 +78,7 @@ class PrefillPass:
         self.swa_offset = 0
         self.admitted: list[int] = []
         self.new_chunked = -1
-        self.cut_twice = False
+        self.lost: list[int] = []
         self.short_pool = ""
         self._running = running
         self._states: list[tuple[float, int]] | None = None
@@ -188,7 +188,8 @@ class PrefillPass:
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
         if chunked:
-            self.cut_twice = self.new_chunked >= 0
+            if self.new_chunked >= 0:
+                self.lost.append(self.new_chunked)
             self.new_chunked = handle
         self._charge(extend, max_new)
 

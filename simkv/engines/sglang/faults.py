@@ -20,6 +20,9 @@ ENGINE_FAULTS = {
     "dies (mem_cache/allocation.py:611-620)",
     "second-chunk": "a second prompt is cut while another chunked prompt is parked: an assertion of the scheduler "
     "fails (managers/scheduler.py:4322)",
+    "row-overrun": "with page_size 1 a request row is only 4 + num_draft_tokens longer than the context, but speculation "
+    "reserves twice its step: near the context's end the slots beyond the row are written into the next one "
+    "(mem_cache/allocation_sizing.py:96-116)",
     "unaligned-swa-pool": "the SWA pool is no whole number of pages, so the idle check finds tokens missing and the "
     "scheduler process dies",
     "draft-pool-overrun": "a slot beyond the draft's pool is written: index out of bounds in the draft's KV store "

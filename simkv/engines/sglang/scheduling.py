@@ -13,7 +13,7 @@ from simkv.engines.base import Event, Request, Step
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.memory import FINISHED, LIVE, RETRACTED, KvMemory
-from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page
+from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page, extra_context_len
 from simkv.engines.sglang.settings import Settings
 from simkv.errors import EngineFault
 from simkv.memory.pages import CountedPool
@@ -98,6 +98,7 @@ class Scheduler:
         self.table = self.memory.table
         self.window = settings.window if swa_tokens is not None else None
         self.max_running_requests = max_running_requests
+        self.row_width = settings.context_len + extra_context_len(settings.spec, page)
         self.waiting: deque[int] = deque()
         self.running = Batch()
         self.last: Batch | None = None
@@ -107,6 +108,7 @@ class Scheduler:
         self.aborted: list[int] = []
         self.limit = "arrival"
         self._names: list[str] = []
+        self._lost: set[int] = set()
         self._in_flight: list[Step] = []
         self._status_changes = 0
         self._running_seen = 0
@@ -251,8 +253,11 @@ class Scheduler:
         self._admit(adder, count)
         if not adder.admitted:
             return None
-        if adder.cut_twice:
-            raise self._fault("F1", f"requests {self._names[adder.new_chunked]} and an earlier one were cut in one pass")
+        for handle in adder.lost:
+            # The engine takes it for fully prefilled and lets it generate from where it was cut.
+            self._lost.add(handle)
+            detail = f"{int(self.table.extend_end[handle]):,} of its prompt's tokens are computed, the rest is lost"
+            self.events.append(Event("fault", handle, "swa", 0, f"F1: {detail}"))
         if adder.new_chunked >= 0:
             if self.chunked >= 0:
                 raise self._fault("second-chunk", f"request {self._names[adder.new_chunked]} is cut as well")
@@ -352,6 +357,10 @@ class Scheduler:
         moved = frontier > cursor
         if not moved.any():
             return 0
+        if self._lost:
+            beyond = reqs[frontier > table.allocated[reqs]]
+            if len(beyond):
+                raise self._fault("F1", f"request {self._names[int(beyond[0])]}: its window moves past its own slots")
         return self.memory.evict_window(reqs[moved], frontier[moved])
 
     def _mix(self, batch: Batch, step: Step) -> None:
@@ -447,6 +456,11 @@ class Scheduler:
             if "unaligned-reserve" not in self.settings.faults:
                 after = -(-after // page) * page
             after = np.maximum(held, after)
+            if int(after.max()) > self.row_width:
+                raise self._fault(
+                    "row-overrun", f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot "
+                    f"{int(after.max()):,} of a row of {self.row_width:,}"
+                )
             self._take_decode(memory.pages_between(held, after))
             table.allocated[reqs] = after
             work = StepWork(
