@@ -50,7 +50,7 @@ class Geometry:
 def facts(config: Mapping[str, Any] | str | PathLike[str], *, name: str | None = None) -> dict[str, Any]:
     """Facts of a config, by the field names of :class:`simkv.arch.Arch`; its ``from_config`` has the arguments.
 
-    A geometry is there whether or not a layer needs it; state that follows from the other facts is not.
+    Geometries that no layer needs may be among them; the state, which follows from other facts, is not.
     """
     source, loaded = load(config)
     reader = Reader.over(loaded, source)
