@@ -1,0 +1,379 @@
+"""Commands: parse, call, print.
+
+Heavy modules are imported where they are used, so that ``simkv --help`` starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+if TYPE_CHECKING:
+    from simkv.simulation import Progress
+
+__all__ = ["app", "main"]
+
+app = App(
+    name="simkv",
+    help="What a serving engine's KV memory does under your traffic, with speculative decoding on.",
+    help_format="plaintext",
+    version_flags=["--version"],
+)
+trace_app = App(name="trace", help="Describe, convert and generate request traces.", help_format="plaintext")
+app.command(trace_app)
+
+Overrides = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", consume_multiple=False, negative="", help="Override one key: dotted.key=value. Repeatable."),
+]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the machine form instead of tables.")]
+
+
+def _print(thing: Any) -> None:
+    from simkv.report import console
+
+    console().print(thing)
+
+
+def _dump(thing: Any) -> None:
+    print(json.dumps(thing, indent=1, allow_nan=False))
+
+
+def _load(scenario: str, overrides: tuple[str, ...]) -> Any:
+    from simkv.scenario import load
+
+    return load(scenario).override(*overrides)
+
+
+@app.command
+def size(scenario: str, /, *, overrides: Overrides = (), as_json: Json = False) -> int:
+    """Sizes of every pool before the first request; no simulation.
+
+    Parameters
+    ----------
+    scenario : str
+        A built-in name or a scenario file.
+    """
+    plan = _load(scenario, overrides).plan()
+    if as_json:
+        _dump(plan.to_dict())
+    else:
+        from simkv.report import plan_report
+
+        _print(plan_report(plan.to_dict()))
+    return 3 if plan.infeasible is not None else 0
+
+
+@app.command
+def route(scenario: str, /, *, overrides: Overrides = (), as_json: Json = False) -> int:
+    """Where each draft depth's KV goes, what the budget charges for it, and where the two disagree.
+
+    Parameters
+    ----------
+    scenario : str
+        A built-in name or a scenario file.
+    """
+    from simkv.engines.sglang.routing import ROUTING_RULES
+
+    base = _load(scenario, overrides)
+    plans = [base.override(f"policies.routing={rule}").plan() for rule in ROUTING_RULES]
+    chosen = base.document.policies.routing
+    if as_json:
+        _dump({"routing": chosen, "rules": {plan.routing: plan.to_dict() for plan in plans}})
+    else:
+        from simkv.report import routes_report
+
+        _print(routes_report(plans, chosen))
+    return 3 if next(p for p in plans if p.routing == chosen).infeasible is not None else 0
+
+
+@app.command
+def run(
+    scenario: str,
+    /,
+    *,
+    overrides: Overrides = (),
+    seed: int | None = None,
+    out: Path | None = None,
+    force: Annotated[bool, Parameter(negative="")] = False,
+    check_every_step: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Json = False,
+) -> int:
+    """Simulate a scenario, print the report and write the run directory.
+
+    Parameters
+    ----------
+    scenario : str
+        A built-in name or a scenario file.
+    seed : int, optional
+        Instead of the scenario's seed.
+    out : Path, optional
+        Run directory; default runs/<name>. Nothing is written there before the run has ended.
+    force : bool
+        Replace an existing run directory.
+    check_every_step : bool
+        Check conservation of every pool after every step (slower).
+    """
+    from simkv.report import run_report
+    from simkv.results import check_free, simulate
+
+    base = _load(scenario, overrides)
+    if seed is not None:
+        base = base.set(seed=seed)
+    target = out if out is not None else Path("runs") / base.name
+    check_free(target, force=force)
+    with _bar(base.name) as progress:
+        result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
+    result.save(target, force=force)
+    written = [f"{target}/run.json, timeline.parquet, requests.parquet, events.parquet", f"{target}/figures/*.png"]
+    if as_json:
+        _dump({**result.to_json(), "directory": str(target)})
+    else:
+        _print(run_report(result, written))
+    return result.exit_code
+
+
+@app.command
+def show(directory: Path, /, *, as_json: Json = False) -> int:
+    """Print the report of a run directory again.
+
+    Parameters
+    ----------
+    directory : Path
+        What ``simkv run`` wrote.
+    """
+    from simkv.report import run_report
+    from simkv.results import load_run
+
+    result = load_run(directory)
+    if as_json:
+        _dump({**result.to_json(), "directory": str(directory)})
+    else:
+        _print(run_report(result))
+    return result.exit_code
+
+
+@app.command
+def scenarios(*, as_json: Json = False) -> int:
+    """List the built-in scenarios and what each teaches."""
+    from simkv.report import table
+    from simkv.scenario import builtin_names, load
+
+    found = {name: load(name).document.description for name in builtin_names()}
+    if as_json:
+        _dump(found)
+    else:
+        shown = table("built-in scenarios", ("name", "teaches"), list(found.items()), left=2)
+        _print(shown)
+    return 0
+
+
+@app.command
+def models(*, as_json: Json = False) -> int:
+    """List the built-in models: layers by kind, window, bytes a token, MTP heads."""
+    from simkv.arch import describe_catalogue
+
+    rows = describe_catalogue()
+    if as_json:
+        _dump([row._asdict() for row in rows])
+    else:
+        from simkv.report import models_report
+
+        _print(models_report(rows))
+    return 0
+
+
+@app.command
+def schema() -> int:
+    """Print the JSON Schema of a scenario, for editors."""
+    from simkv.scenario import schema as scenario_schema
+
+    _dump(scenario_schema())
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------- trace
+TraceFormat = Annotated[str | None, Parameter(help="Format of the file; detected when omitted.")]
+TimeUnit = Annotated[str | None, Parameter(help="Unit of numeric times: s, ms, us or ns.")]
+
+
+@trace_app.command
+def describe(
+    file: Path,
+    /,
+    *,
+    format: TraceFormat = None,
+    time_unit: TimeUnit = None,
+    rate: float | None = None,
+    bad_rows: str = "refuse",
+    as_json: Json = False,
+) -> int:
+    """Rows, span, rate and lengths of a trace.
+
+    Parameters
+    ----------
+    file : Path
+        CSV or JSONL, gzip or not.
+    rate : float, optional
+        Requests a second for a file without times.
+    bad_rows : str
+        refuse, or drop: leave wrong rows out and count them.
+    """
+    from simkv.report import trace_report
+    from simkv.workload.traces import describe as facts_of
+    from simkv.workload.traces import read_trace
+
+    drop: Any = bad_rows
+    facts = facts_of(read_trace(file, format=format, time_unit=time_unit, rate=rate, bad_rows=drop))
+    if as_json:
+        _dump(facts)
+    else:
+        _print(trace_report(facts))
+    return 0
+
+
+@trace_app.command
+def convert(
+    file: Path,
+    target: Path,
+    /,
+    *,
+    to: str = "jsonl",
+    format: TraceFormat = None,
+    time_unit: TimeUnit = None,
+    rate: float | None = None,
+    rate_scale: float = 1.0,
+    limit: int | None = None,
+    force: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Rewrite a trace in another format.
+
+    Parameters
+    ----------
+    file, target : Path
+        What to read and what to write; .gz is packed.
+    to : str
+        csv, jsonl (both lossless), mooncake or vidur.
+    rate : float, optional
+        Requests a second for a file without times.
+    rate_scale : float
+        2 sends requests twice as fast.
+    limit : int, optional
+        Keep the first so many requests.
+    force : bool
+        Replace an existing file.
+    """
+    from simkv.workload.traces import read_trace
+
+    made = read_trace(file, format=format, time_unit=time_unit, rate=rate, rate_scale=rate_scale, limit=limit)
+    _write_trace(made, target, to, force=force)
+    return 0
+
+
+@trace_app.command(name="generate")
+def generate_trace(
+    scenario: str, target: Path, /, *, to: str = "jsonl", overrides: Overrides = (), force: Annotated[bool, Parameter(negative="")] = False
+) -> int:
+    """Write the workload of a scenario as a trace file.
+
+    Parameters
+    ----------
+    scenario : str
+        A built-in name or a scenario file; its [workload] is generated.
+    target : Path
+        What to write.
+    to : str
+        csv, jsonl (both lossless), mooncake or vidur.
+    force : bool
+        Replace an existing file.
+    """
+    _write_trace(_load(scenario, overrides).workload(), target, to, force=force)
+    return 0
+
+
+def _write_trace(workload: Any, target: Path, to: str, *, force: bool) -> None:
+    from simkv.errors import Problem, ScenarioError
+    from simkv.workload.traces import write_trace
+
+    if target.exists() and not force:
+        raise ScenarioError("trace", [Problem(str(target), "exists already; name another file or pass --force")])
+    lost = write_trace(workload, target, to)
+    print(f"{target}: {len(workload):,} requests, format {to}", file=sys.stderr)
+    if lost:
+        print(f"not held by this format: {', '.join(lost)}", file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------------------------- frame
+class _bar:
+    """Progress on stderr while a run lasts; nothing where stderr is no terminal."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._live: Any = None
+
+    def __enter__(self) -> Callable[[Progress], None] | None:
+        from simkv.report import console
+
+        out = console(stderr=True)
+        if not out.is_terminal:
+            return None
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        self._live = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} requests"),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=out,
+            transient=True,
+        )
+        self._live.start()
+        self._task = self._live.add_task(self.name, total=None, facts="")
+        return self._update
+
+    def _update(self, p: Progress) -> None:
+        elapsed = self._live.tasks[0].elapsed or 0.0
+        rate = p.steps / elapsed if elapsed else 0.0
+        facts = f"t={p.time_s:,.1f} s  {rate:,.0f} steps/s  running {p.running}  waiting {p.waiting}  retracted {p.retracted}"
+        self._live.update(self._task, completed=p.done, total=p.total, facts=facts)
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; returns the exit code of the table in the README."""
+    from simkv.errors import InvariantError, SimkvError
+
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        return int(code or 0)
+    except CycloptsError as error:
+        print(f"error: {error}\ntry: simkv --help", file=sys.stderr)
+        return 2
+    except InvariantError as error:
+        print(f"error: broken invariant, a fault of simkv: {error}", file=sys.stderr)
+        print(f"reproduce: simkv {' '.join(words)} --check-every-step", file=sys.stderr)
+        return error.exit_code
+    except SimkvError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""Plans, routes, runs and traces as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simkv.arch import CatalogueRow
+from simkv.engines.base import Plan
+
+__all__ = ["plan_report", "routes_report", "run_report", "size", "table", "trace_report"]
+
+_GIB = 1 << 30
+
+
+def size(count: float | None) -> str:
+    """Bytes in the unit a person would use, with GiB for GPU memory."""
+    if count is None:
+        return "-"
+    for unit, scale in (("TiB", 1 << 40), ("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(count) >= scale:
+            return f"{count / scale:,.2f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A plain table; the first ``left`` columns are text, the others right-aligned figures."""
+    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, min_width=40)
+    for number, head in enumerate(heads):
+        out.add_column(head, justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        out.add_row(*row)
+    return out
+
+
+def _lines(title: str, lines: Iterable[str]) -> RenderableType:
+    text = Text()
+    for number, line in enumerate(lines):
+        text.append(("\n" if number else "") + f"- {line}")
+    return Group(Text(title, style="bold"), text, Text("")) if text else Text("")
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+# ------------------------------------------------------------------------------------------------- plan
+def plan_report(plan: Mapping[str, Any]) -> RenderableType:
+    """The plan of a server (``Plan.to_dict()``)."""
+    parts: list[RenderableType] = [_plan_head(plan)]
+    charges = [c for c in plan["charges"] if c["bytes"] or c["name"] == "kv_bytes"]
+    if len(charges) > 1:
+        rows = [(c["name"], size(c["bytes"]), f"{c['bytes']:,}", c["arithmetic"]) for c in charges]
+        budget = table("budget of one rank", ("", "", "bytes", ""), rows)
+        budget.columns[3].justify = "left"
+        parts.append(budget)
+    if plan["infeasible"] is not None:
+        bad = plan["infeasible"]
+        parts.append(Text(f"the engine would not start ({bad['engine_error']})", style="bold red"))
+        parts.append(Text(bad["message"]))
+        parts.extend(Text(f"  it would fit with {fix}") for fix in bad["fixes"])
+        parts.append(Text(""))
+    else:
+        parts.append(_pool_table(plan))
+        parts.append(_overcommit(plan))
+    parts.append(_disagreements(plan))
+    parts.append(_lines("notes", plan["notes"]))
+    return Group(*parts)
+
+
+def _plan_head(plan: Mapping[str, Any]) -> Text:
+    layers, draft = plan["layers"], plan["draft_layers"]
+    text = Text()
+    text.append(f"{plan['model']} on {plan['engine']}\n", style="bold")
+    text.append(f"  {plan['configurator']}, KV budget {size(plan['kv_bytes'])} ({plan['kv_bytes']:,} B) a rank\n")
+    text.append(f"  {layers['full']} full layers of {plan['full_bytes_per_token_layer']:,} B a token")
+    if layers["swa"]:
+        text.append(f", {layers['swa']} sliding of {plan['swa_bytes_per_token_layer']:,} B, window {plan['window']}")
+    text.append(f"\n  charged draft layers: {draft['full']} full, {draft['swa']} sliding, {draft['swa_full']} rings")
+    text.append(f"\n  {plan['bytes_per_token']:,.10g} B for each token of max_total_num_tokens\n")
+    if plan["infeasible"] is None:
+        text.append(f"  max_total_num_tokens {_number(plan['max_total_num_tokens'])}")
+        if plan["full_max_total_num_tokens"] is not None:
+            text.append(f", full {_number(plan['full_max_total_num_tokens'])}")
+            text.append(f", SWA {_number(plan['swa_max_total_num_tokens'])}")
+        text.append(f"; page {plan['page_size']}; max_running_requests {_number(plan['max_running_requests'])}\n")
+    return text
+
+
+def _pool_table(plan: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            p["worker"],
+            p["pool"],
+            _number(p["layers"]),
+            _number(p["tokens"]),
+            _number(p["bytes_per_token"]),
+            size(p["bytes"]),
+            size(p["budgeted_bytes"]),
+            p["mapping"],
+        )
+        for p in plan["pools"]
+    ]
+    heads = ("worker", "pool", "layers", "tokens", "B/token", "allocated", "budgeted", "mapping")
+    return table("pools of one rank", heads, rows, left=2)
+
+
+def _overcommit(plan: Mapping[str, Any]) -> Text:
+    over, padding, slack = plan["overcommit_bytes"], plan["padding_bytes"], plan["slack_bytes"]
+    verb = "over-committed" if over > 0 else "stranded"
+    text = Text(f"allocated beyond the budget: {size(over)} ({over:,} B), of it padding pages {size(padding)}")
+    if slack is not None:
+        fits = "fits" if over <= slack else "does NOT fit"
+        text.append(f"; {verb} memory {fits} the slack of {size(slack)} outside the static fraction")
+    text.append("\n")
+    return text
+
+
+def _disagreements(plan: Mapping[str, Any]) -> RenderableType:
+    found = plan["disagreements"]
+    if not found:
+        return Text("")
+    rows = [(d["code"], d["title"], size(d["bytes"]) if d["bytes"] else "-", d["detail"]) for d in found]
+    out = table("budget and allocation disagree", ("", "kind", "bytes", "here"), rows, left=2)
+    out.columns[3].justify = "left"
+    return out
+
+
+def routes_report(plans: Sequence[Plan], chosen: str) -> RenderableType:
+    """Routing of every draft depth under several rules, side by side."""
+    rows = []
+    for plan in plans:
+        name = f"{plan.routing} *" if plan.routing == chosen else plan.routing
+        if plan.infeasible is not None:
+            rows.append((name, "-", "-", "-", "-", "-", "-", "-", "would not start"))
+            continue
+        for pool in plan.pools:
+            if pool.worker == "target":
+                continue
+            gap = pool.bytes - pool.budgeted_bytes
+            kind = pool.pool if pool.layers else "none"
+            if pool.mapping == "identity":
+                kind = "swa ring"
+            rows.append(
+                (name, pool.worker, kind, _number(pool.layers), _number(pool.tokens), pool.mapping, size(pool.bytes),
+                 size(pool.budgeted_bytes), size(gap))
+            )
+            name = ""
+    heads = ("rule", "depth", "kind", "layers", "tokens", "mapping", "allocated", "budgeted", "difference")
+    parts: list[RenderableType] = [Text(f"{plans[0].model} on {plans[0].engine}\n", style="bold")]
+    parts.append(table("draft pools by routing rule (* the scenario's)", heads, rows, left=3))
+    totals = []
+    for plan in plans:
+        ok = plan.infeasible is None
+        fits = {True: "fits the slack", False: "does not fit the slack", None: "slack not known (no GPU stated)"}
+        totals.append(
+            (
+                plan.routing,
+                _number(plan.max_total_num_tokens),
+                _number(plan.swa_max_total_num_tokens),
+                size(plan.overcommit_bytes) if ok else "-",
+                fits[plan.fits_slack] if ok else "would not start",
+                ", ".join(dict.fromkeys(d.code for d in plan.disagreements)) or "none",
+            )
+        )
+    heads = ("rule", "max_total", "SWA tokens", "beyond budget", "", "disagreements")
+    parts.append(table("what each rule makes of the budget", heads, totals))
+    for plan in plans:
+        if plan.routing == chosen:
+            parts.append(_disagreements(plan.to_dict()))
+    return Group(*parts)
+
+
+# ------------------------------------------------------------------------------------------------- run
+def run_report(run: Any, paths: Sequence[str] = ()) -> RenderableType:
+    """Everything a person wants to know of a run; always complete, also when nothing was served."""
+    s = run.summary
+    parts: list[RenderableType] = [plan_report(run.plan), _workload_text(run), _requests_text(run)]
+    if run.fault is not None:
+        parts.append(Text(f"the engine breaks: {run.fault['fault']}", style="bold red"))
+        parts.append(Text(run.fault["message"] + "\n"))
+    if run.partial:
+        parts.append(Text("interrupted: what was simulated so far\n", style="bold yellow"))
+    parts.append(_latency_table(s))
+    parts.append(_usage_table(run))
+    parts.append(_limit_text(s))
+    if run.checks:
+        rows = [(c.key, c.condition, _value(c.value), "holds" if c.holds else "FAILS") for c in run.checks]
+        parts.append(table("checks", ("figure", "wanted", "is", ""), rows, left=2))
+    parts.append(_lines("notes of the run", run.notes))
+    if paths:
+        parts.append(_lines("written", paths))
+    return Group(*parts)
+
+
+def _workload_text(run: Any) -> Text:
+    w = run.workload
+    text = Text("workload", style="bold")
+    text.append(f"\n  {w['requests']:,} requests from {w['source'] or 'memory'} ({w['format'] or 'given'}", style="not bold")
+    text.append(f"{', times in ' + w['time_unit'] if w['time_unit'] else ''})", style="not bold")
+    if w["span_s"]:
+        text.append(f", over {w['span_s']:,.1f} s, {w['mean_rate']:.3g} a second", style="not bold")
+    extras = [f"{w[key]:,} {label}" for key, label in
+              (("zero_output", "with no output"), ("out_of_order", "out of order")) if w[key]]
+    text.append(f"; {', '.join(extras)}\n" if extras else "\n", style="not bold")
+    return text
+
+
+def _requests_text(run: Any) -> Text:
+    s = run.summary
+    text = Text("requests", style="bold")
+    text.append(
+        f"\n  injected {s['requests.injected']:,} = completed {s['requests.completed']:,} + refused "
+        f"{s['requests.refused']:,} + aborted {s['requests.aborted']:,} + unfinished {s['requests.unfinished']:,} + "
+        f"never arrived {s['requests.never_arrived']:,}\n",
+        style="not bold",
+    )
+    text.append(f"  retracted {s['requests.retracted']:,} ({s['requests.retractions']:,} times)", style="not bold")
+    first = run.events[run.events["event"].isin(["retraction", "abort"])].head(1)
+    if len(first):
+        row = first.iloc[0]
+        text.append(
+            f"; first at {row['time_s']:.1f} s: {row['request_id']}, {row['pool']} pool, {row['cause']}", style="not bold"
+        )
+    for (event, pool, cause), count in _causes(run.events).items():
+        text.append(f"\n  {count:,} x {event}, {pool} pool: {cause}", style="not bold")
+    text.append(
+        f"\n  {s['tokens.output']:,} output tokens in {s['simulated_s']:,.1f} s: {s['output_tokens_per_s']:,.1f} tokens/s, "
+        f"{s['requests_per_s']:.3g} requests/s; {s['steps.prefill']:,} prefill and {s['steps.decode']:,} decode steps",
+        style="not bold",
+    )
+    accept = s["spec_accept_length"]
+    if accept == accept and accept is not None:
+        text.append(f"\n  accept length {accept:.3f} (bonus token included)", style="not bold")
+    text.append("\n")
+    return text
+
+
+def _causes(events: Any) -> dict[tuple[str, str, str], int]:
+    picked = events[events["event"].isin(["refusal", "abort", "retraction"])]
+    counts: dict[tuple[str, str, str], int] = {}
+    for event, pool, cause in zip(picked["event"], picked["pool"], picked["cause"], strict=True):
+        counts[event, pool, cause] = counts.get((event, pool, cause), 0) + 1
+    return counts
+
+
+def _latency_table(s: Mapping[str, Any]) -> Table:
+    names = (("ttft_s", "time to first token"), ("tpot_s", "time per output token"), ("e2e_latency_s", "end to end"))
+    rows = [(label, *(_seconds(s[f"{name}.{p}"]) for p in ("p50", "p90", "p99"))) for name, label in names]
+    return table("latency of completed requests", ("", "p50", "p90", "p99"), rows)
+
+
+def _usage_table(run: Any) -> Table:
+    s = run.summary
+    rows = []
+    for pool, label in (("full", "full pool"), ("swa", "SWA pool")):
+        name = f"{pool}_token_usage"
+        if f"{name}.p50" in s:
+            rows.append((label, *(_percent(s[f"{name}.{k}"]) for k in ("mean", "p50", "p99", "peak", "time_full"))))
+    return table("pool usage over time", ("", "mean", "p50", "p99", "peak", "time >= 99 % full"), rows)
+
+
+_LIMIT_NAMES = {
+    "full": "the full pool",
+    "swa": "the SWA pool",
+    "rows": "request slots (max_running_requests)",
+    "chunk": "the chunk budget of a prefill pass",
+    "arrival": "arrivals (nothing waits)",
+}
+
+
+def _limit_text(s: Mapping[str, Any]) -> Text:
+    text = Text("binding limit: ", style="bold")
+    text.append(_LIMIT_NAMES[s["limit.binding"]])
+    shares = ", ".join(f"{_LIMIT_NAMES[name]} {_percent(s[f'limit.{name}'])}" for name in _LIMIT_NAMES)
+    text.append(f"\n  shares of time: {shares}\n", style="not bold")
+    return text
+
+
+def _percent(value: float | None) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.2%}" if value < 0.9995 or value == 1 else f"{value:.4%}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------- trace, models
+def trace_report(facts: Mapping[str, Any]) -> RenderableType:
+    """Figures of a trace, one a line."""
+    rows = [(key, _value(value)) for key, value in facts.items() if not isinstance(value, (list, tuple))]
+    notes = [str(line) for value in facts.values() if isinstance(value, (list, tuple)) for line in value]
+    return Group(table("trace", ("figure", "value"), rows), _lines("notes", notes))
+
+
+def models_report(rows: Sequence[CatalogueRow]) -> RenderableType:
+    """The catalogue of built-in models."""
+    body = [
+        (
+            row.name,
+            ", ".join(f"{n} {kind}" for kind, n in row.layers.items()),
+            _number(row.window),
+            ", ".join(f"{n:,}" for n in row.bytes_per_token.values()),
+            str(row.mtp) if row.mtp else "-",
+            "; ".join(row.unsupported) or "-",
+        )
+        for row in rows
+    ]
+    out = table("built-in models", ("name", "layers", "window", "B/token/layer", "MTP", "not accounted for"), body)
+    out.columns[5].justify = "left"
+    return out
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that is wide enough for tables in a pipe, and plain there."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not made.is_terminal:
+        made = Console(stderr=stderr, highlight=False, width=140, no_color=True)
+    return made
