@@ -443,13 +443,14 @@ def disagreements(
             f"mtp_local_layer_ids is absent: the budget charges {charged_bytes} B, the depths take {real} B",
             real - charged_bytes)
     ordinary_swa = [one for one in routes if not one.owned and one.swa_ids]
-    if local is not None and terms.swa_full and ordinary_swa:
+    if ordinary_swa and (terms.full or terms.swa_full):
         allocated = sum(len(o.swa_ids) * facts.swa_bytes * swa_tokens + len(o.full_ids) * facts.full_bytes * full_tokens
                         for o in routes)
-        charged_bytes = sum((s if k == "ring" else f) * full_tokens for k in kinds)
-        add("K4", "rings charged, ordinary blocks allocated",
-            f"mtp_local_layer_ids charges full-capacity rings, but the draft is an ordinary block at the SWA share "
-            f"({r:.3g} of the tokens)", allocated - charged_bytes)
+        price = {"full": f * full_tokens, "ring": s * full_tokens, "swa": s * swa_tokens}
+        charged_as = "full-capacity rings" if terms.swa_full else "full layers"
+        add("K4", f"{charged_as} charged, ordinary blocks allocated",
+            f"the budget charges {terms.full} full layers and {terms.swa_full} rings, but the draft is an ordinary "
+            f"sliding block at the SWA share ({r:.3g} of the tokens)", allocated - sum(price[k] for k in kinds))
     if local is not None and any(i >= layers for i in local):
         outside = [i for i in local if i >= layers]
         add("K5", "metadata names layers, not depths",
