@@ -29,7 +29,9 @@ app.command(trace_app)
 
 Overrides = Annotated[
     tuple[str, ...],
-    Parameter(name="--set", consume_multiple=False, negative="", help="Override one key: dotted.key=value. Repeatable."),
+    Parameter(
+        name="--set", consume_multiple=False, negative="", help="Override one key: dotted.key=value. Repeatable."
+    ),
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the machine form instead of tables.")]
 
@@ -127,7 +129,7 @@ def run(
         base = base.set(seed=seed)
     target = out if out is not None else Path("runs") / base.name
     check_free(target, force=force)
-    with _bar(base.name) as progress:
+    with _Bar(base.name) as progress:
         result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
     result.save(target, force=force)
     written = [f"{target}/run.json, timeline.parquet, requests.parquet, events.parquet", f"{target}/figures/*.png"]
@@ -277,7 +279,13 @@ def convert(
 
 @trace_app.command(name="generate")
 def generate_trace(
-    scenario: str, target: Path, /, *, to: str = "jsonl", overrides: Overrides = (), force: Annotated[bool, Parameter(negative="")] = False
+    scenario: str,
+    target: Path,
+    /,
+    *,
+    to: str = "jsonl",
+    overrides: Overrides = (),
+    force: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Write the workload of a scenario as a trace file.
 
@@ -309,7 +317,7 @@ def _write_trace(workload: Any, target: Path, to: str, *, force: bool) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- frame
-class _bar:
+class _Bar:
     """Progress on stderr while a run lasts; nothing where stderr is no terminal."""
 
     def __init__(self, name: str) -> None:

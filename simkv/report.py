@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from rich import box
@@ -30,7 +31,9 @@ def size(count: float | None) -> str:
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """A plain table; the first ``left`` columns are text, the others right-aligned figures."""
-    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, min_width=40)
+    out = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, min_width=40
+    )
     for number, head in enumerate(heads):
         out.add_column(head, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
@@ -133,7 +136,7 @@ def _disagreements(plan: Mapping[str, Any]) -> RenderableType:
 
 def routes_report(plans: Sequence[Plan], chosen: str) -> RenderableType:
     """Routing of every draft depth under several rules, side by side."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for plan in plans:
         name = f"{plan.routing} *" if plan.routing == chosen else plan.routing
         if plan.infeasible is not None:
@@ -143,18 +146,27 @@ def routes_report(plans: Sequence[Plan], chosen: str) -> RenderableType:
             if pool.worker == "target":
                 continue
             gap = pool.bytes - pool.budgeted_bytes
-            kind = pool.pool if pool.layers else "none"
+            kind: str = pool.pool if pool.layers else "none"
             if pool.mapping == "identity":
                 kind = "swa ring"
             rows.append(
-                (name, pool.worker, kind, _number(pool.layers), _number(pool.tokens), pool.mapping, size(pool.bytes),
-                 size(pool.budgeted_bytes), size(gap))
+                (
+                    name,
+                    pool.worker,
+                    kind,
+                    _number(pool.layers),
+                    _number(pool.tokens),
+                    pool.mapping,
+                    size(pool.bytes),
+                    size(pool.budgeted_bytes),
+                    size(gap),
+                )
             )
             name = ""
     heads = ("rule", "depth", "kind", "layers", "tokens", "mapping", "allocated", "budgeted", "difference")
     parts: list[RenderableType] = [Text(f"{plans[0].model} on {plans[0].engine}\n", style="bold")]
     parts.append(table("draft pools by routing rule (* the scenario's)", heads, rows, left=3))
-    totals = []
+    totals: list[tuple[str, ...]] = []
     for plan in plans:
         ok = plan.infeasible is None
         fits = {True: "fits the slack", False: "does not fit the slack", None: "slack not known (no GPU stated)"}
@@ -168,8 +180,8 @@ def routes_report(plans: Sequence[Plan], chosen: str) -> RenderableType:
                 ", ".join(dict.fromkeys(d.code for d in plan.disagreements)) or "none",
             )
         )
-    heads = ("rule", "max_total", "SWA tokens", "beyond budget", "", "disagreements")
-    parts.append(table("what each rule makes of the budget", heads, totals))
+    kinds = ("rule", "max_total", "SWA tokens", "beyond budget", "", "disagreements")
+    parts.append(table("what each rule makes of the budget", kinds, totals))
     for plan in plans:
         if plan.routing == chosen:
             parts.append(_disagreements(plan.to_dict()))
@@ -201,12 +213,17 @@ def run_report(run: Any, paths: Sequence[str] = ()) -> RenderableType:
 def _workload_text(run: Any) -> Text:
     w = run.workload
     text = Text("workload", style="bold")
-    text.append(f"\n  {w['requests']:,} requests from {w['source'] or 'memory'} ({w['format'] or 'given'}", style="not bold")
+    text.append(
+        f"\n  {w['requests']:,} requests from {w['source'] or 'memory'} ({w['format'] or 'given'}", style="not bold"
+    )
     text.append(f"{', times in ' + w['time_unit'] if w['time_unit'] else ''})", style="not bold")
     if w["span_s"]:
         text.append(f", over {w['span_s']:,.1f} s, {w['mean_rate']:.3g} a second", style="not bold")
-    extras = [f"{w[key]:,} {label}" for key, label in
-              (("zero_output", "with no output"), ("out_of_order", "out of order")) if w[key]]
+    extras = [
+        f"{w[key]:,} {label}"
+        for key, label in (("zero_output", "with no output"), ("out_of_order", "out of order"))
+        if w[key]
+    ]
     text.append(f"; {', '.join(extras)}\n" if extras else "\n", style="not bold")
     return text
 
@@ -225,7 +242,8 @@ def _requests_text(run: Any) -> Text:
     if len(first):
         row = first.iloc[0]
         text.append(
-            f"; first at {row['time_s']:.1f} s: {row['request_id']}, {row['pool']} pool, {row['cause']}", style="not bold"
+            f"; first at {row['time_s']:.1f} s: {row['request_id']}, {row['pool']} pool, {row['cause']}",
+            style="not bold",
         )
     for (event, pool, cause), count in _causes(run.events).items():
         text.append(f"\n  {count:,} x {event}, {pool} pool: {cause}", style="not bold")
@@ -235,7 +253,7 @@ def _requests_text(run: Any) -> Text:
         style="not bold",
     )
     accept = s["spec_accept_length"]
-    if accept == accept and accept is not None:
+    if accept is not None and not isnan(accept):
         text.append(f"\n  accept length {accept:.3f} (bonus token included)", style="not bold")
     text.append("\n")
     return text
@@ -283,13 +301,13 @@ def _limit_text(s: Mapping[str, Any]) -> Text:
 
 
 def _percent(value: float | None) -> str:
-    if value is None or value != value:
+    if value is None or isnan(value):
         return "-"
     return f"{value:.2%}" if value < 0.9995 or value == 1 else f"{value:.4%}"
 
 
 def _seconds(value: float | None) -> str:
-    if value is None or value != value:
+    if value is None or isnan(value):
         return "-"
     return f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
 

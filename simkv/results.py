@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ import pandas as pd
 from simkv.engines.base import Plan
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
-from simkv.errors import EngineFault, InfeasibleError, Problem, ScenarioError, UserError, nearest
+from simkv.errors import InfeasibleError, Problem, ScenarioError, nearest
 from simkv.scenario import Scenario, load
 from simkv.simulation import KINDS, LIMITS, Outcome, Progress, Simulation
 from simkv.steptime import StepTime
@@ -128,7 +128,9 @@ class Run:
         from simkv import plotting
 
         if kind not in PLOTS:
-            raise ScenarioError("plot", [Problem("kind", f"{kind!r} is not one of {', '.join(PLOTS)}{nearest(kind, PLOTS)}")])
+            raise ScenarioError(
+                "plot", [Problem("kind", f"{kind!r} is not one of {', '.join(PLOTS)}{nearest(kind, PLOTS)}")]
+            )
         title = title if title is not None else f"{self.name}: {kind}"
         if kind == "dashboard":
             return plotting.dashboard(self.timeline, self.events, self.plan, title=self.name, notes=self._footer())
@@ -143,7 +145,9 @@ class Run:
         return draw(self.timeline, self.plan, ax=ax, title=title)
 
     def _footer(self) -> list[str]:
-        lines = [f"{self.plan['engine']}, {self.plan['model']}, routing {self.plan['routing']}, seed {self.provenance['seed']}"]
+        lines = [
+            f"{self.plan['engine']}, {self.plan['model']}, routing {self.plan['routing']}, seed {self.provenance['seed']}"
+        ]
         if self.fault is not None:
             lines.append(f"the engine breaks here: {self.fault['fault']}")
         return lines
@@ -199,7 +203,7 @@ class Run:
 
         directory.mkdir()
         for kind in PLOTS:
-            drawn = self.plot(kind)
+            drawn: Any = self.plot(kind)
             plotting.save(drawn if kind == "dashboard" else drawn.figure, directory / f"{kind}.png")
 
     def _repr_html_(self) -> str:
@@ -272,7 +276,12 @@ def engine_for(
     if not settings.disable_radix_cache:
         raise ScenarioError(
             scenario.source,
-            [Problem("memory.disable_radix_cache", "false: the prefix cache is sized but not simulated yet; set it to true")],
+            [
+                Problem(
+                    "memory.disable_radix_cache",
+                    "false: the prefix cache is sized but not simulated yet; set it to true",
+                )
+            ],
         )
     all_swa = plan.full_max_total_num_tokens == 0
     full = plan.max_total_num_tokens if plan.full_max_total_num_tokens is None else plan.full_max_total_num_tokens
@@ -391,9 +400,7 @@ def _notes(workload: Workload, outcome: Outcome, frames: _Frames) -> list[str]:
         notes.append(f"{outcome.clipped} requests asked for more tokens than fit and were clipped at arrival")
     peak = frames.peak_usage
     if peak is not None and peak < 0.5 and not frames.summary["requests.retractions"]:
-        notes.append(
-            f"no pool is ever more than {peak:.0%} full: this load cannot distinguish memory settings"
-        )
+        notes.append(f"no pool is ever more than {peak:.0%} full: this load cannot distinguish memory settings")
     return notes
 
 
@@ -418,7 +425,9 @@ def _check_keys(scenario: Scenario, plan: Plan) -> None:
     if not wanted:
         return
     known = list(_Frames.empty(plan).summary)
-    problems = [Problem(f'checks."{key}"', f"no such figure{nearest(key, known)}") for key in wanted if key not in known]
+    problems = [
+        Problem(f'checks."{key}"', f"no such figure{nearest(key, known)}") for key in wanted if key not in known
+    ]
     if problems:
         raise ScenarioError(scenario.source, problems)
 
@@ -471,7 +480,7 @@ class _Frames:
         columns: dict[str, Any] = {
             "time_s": raw["time_ns"] / 1e9,
             "duration_s": raw["duration_ns"] / 1e9,
-            "kind": pd.Categorical.from_codes(raw["kind"], list(KINDS)),
+            "kind": _category(raw["kind"], KINDS),
             "batch_size": raw["batch"].astype(np.int32),
             "prefill_tokens": raw["prefill_tokens"].astype(np.int32),
         }
@@ -486,7 +495,13 @@ class _Frames:
             columns[f"{pool}_protected_tokens"] = np.zeros(len(available), np.int64)
             columns[f"{pool}_uncached_tokens"] = capacity - available
         columns["token_usage"] = np.maximum.reduce(usages)
-        for name in ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "num_aborted_reqs", "num_refused_reqs"):
+        for name in (
+            "num_running_reqs",
+            "num_queue_reqs",
+            "num_retracted_reqs",
+            "num_aborted_reqs",
+            "num_refused_reqs",
+        ):
             columns[name] = raw[name].astype(np.int32)
         columns["new_token_ratio"] = raw["new_token_ratio"]
         with np.errstate(invalid="ignore"):
@@ -497,7 +512,7 @@ class _Frames:
         columns["cache_evicted_full_tokens"] = np.zeros(len(raw["time_ns"]), np.int64)
         columns["cache_evicted_swa_tokens"] = np.zeros(len(raw["time_ns"]), np.int64)
         columns |= self._drafts()
-        columns["limit"] = pd.Categorical.from_codes(raw["limit"], list(LIMITS))
+        columns["limit"] = _category(raw["limit"], LIMITS)
         return pd.DataFrame(columns)
 
     def _drafts(self) -> dict[str, Any]:
@@ -505,7 +520,9 @@ class _Frames:
         raw = self.outcome.timeline
         used = {pool: capacity - raw[f"{pool}_available"] for pool, capacity in self.capacities.items()}
         out: dict[str, Any] = {}
-        workers = sorted({p.worker for p in self.plan.pools if p.worker != "target" and p.layers}, key=lambda w: int(w[5:]))
+        workers = sorted(
+            {p.worker for p in self.plan.pools if p.worker != "target" and p.layers}, key=lambda w: int(w[5:])
+        )
         for worker in workers:
             resident = live = resident_bytes = live_bytes = np.zeros(len(raw["time_ns"]), np.int64)
             for pool in (p for p in self.plan.pools if p.worker == worker and p.layers):
@@ -539,9 +556,7 @@ class _Frames:
                 "input_tokens": w.input_tokens,
                 "output_tokens": o.output_tokens,
                 "retractions": o.retractions,
-                "state": pd.Categorical(
-                    o.state, ["completed", "refused", "aborted", "unfinished", "never arrived"]
-                ),
+                "state": pd.Categorical(o.state, ["completed", "refused", "aborted", "unfinished", "never arrived"]),
             }
         )
         cause = [""] * len(w)
@@ -552,7 +567,9 @@ class _Frames:
         frame["ttft_s"] = frame["first_token_s"] - frame["arrival_s"]
         frame["e2e_latency_s"] = frame["finished_s"] - frame["arrival_s"]
         rest = frame["finished_s"] - frame["first_token_s"]
-        frame["tpot_s"] = np.where(frame["output_tokens"] > 1, rest / (frame["output_tokens"] - 1).clip(lower=1), np.nan)
+        frame["tpot_s"] = np.where(
+            frame["output_tokens"] > 1, rest / (frame["output_tokens"] - 1).clip(lower=1), np.nan
+        )
         return frame
 
     def _index(self, handle: int) -> int:
@@ -564,7 +581,14 @@ class _Frames:
         """Retractions, aborts, refusals, faults and window evictions, each with pool and cause."""
         names = self.workload.request_id
         rows = [
-            (when, e.event, names[self._index(e.request)] if e.request >= 0 else "-", e.pool, e.tokens, _kind_of(e.cause))
+            (
+                when,
+                e.event,
+                names[self._index(e.request)] if e.request >= 0 else "-",
+                e.pool,
+                e.tokens,
+                _kind_of(e.cause),
+            )
             for when, e in self.outcome.events
             if e.event != "clip"
         ]
@@ -663,13 +687,20 @@ class _Frames:
         """Shares of time in which each limit kept requests waiting; the queue is empty in ``arrival``."""
         raw, weights = self.outcome.timeline, self._weights
         total = weights.sum()
-        shares = {name: float(weights[raw["limit"] == code].sum() / total) if total else 0.0
-                  for code, name in enumerate(LIMITS)}
+        shares = {
+            name: float(weights[raw["limit"] == code].sum() / total) if total else 0.0
+            for code, name in enumerate(LIMITS)
+        }
         out: dict[str, Any] = {f"limit.{name}": share for name, share in shares.items()}
         held = {name: share for name, share in shares.items() if name != "arrival"}
         worst = max(held, key=lambda name: held[name])
         out["limit.binding"] = worst if held[worst] > 0 else "arrival"
         return out
+
+
+def _category(codes: Any, names: Sequence[str]) -> pd.Categorical[str]:
+    """Codes as a categorical column."""
+    return pd.Categorical.from_codes(codes, pd.Index(names))
 
 
 def _kind_of(cause: str) -> str:
@@ -692,6 +723,3 @@ def _stats(name: str, values: Any, weights: Any) -> dict[str, Any]:
     out[f"{name}.mean"] = float((values * weights).sum() / total) if total else float("nan")
     out[f"{name}.peak"] = float(values.max()) if len(values) else float("nan")
     return out
-
-
-_ = (EngineFault, UserError)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from simkv import catalogue
 from simkv.arch import Arch
 from simkv.engines.base import Plan
 from simkv.engines.sglang.budget import (
@@ -34,7 +33,7 @@ from simkv.errors import ModelError, Problem, ScenarioError, nearest
 from simkv.hardware import GPUS, gpu
 from simkv.steptime import Constant, Linear, Roofline, StepTime, Table
 from simkv.workload.acceptance import ACCEPTANCE, Acceptance, NoDraft, Trace
-from simkv.workload.generate import KINDS, generate
+from simkv.workload.generate import generate
 from simkv.workload.request import Workload
 from simkv.workload.traces import FORMATS, fit_context, read_trace
 
@@ -128,7 +127,9 @@ class MemorySection(_Section):
     weights: Bytes | None = Field(None, description="target weights on one rank")
     draft_weights: Bytes = Field(0, description="draft weights on one rank")
     overhead: Bytes = Field(0, description="what the runtime takes besides (context, NCCL buffers), one rank")
-    state_bytes: Bytes | None = Field(None, description="fixed state of all request slots, one rank (short convolutions)")
+    state_bytes: Bytes | None = Field(
+        None, description="fixed state of all request slots, one rank (short convolutions)"
+    )
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="--mem-fraction-static")
     kv_bytes: Bytes | None = Field(None, description="KV budget of one rank, stated outright")
     page_size: Count = Field(1, description="--page-size")
@@ -175,8 +176,8 @@ class Document(_Section):
     engine: Annotated[str, _one_of(*ENGINES)] = Field("sglang", description="engine, or engine@version")
     model: ModelSection
     draft: DraftSection | None = None
-    memory: MemorySection = Field(default_factory=lambda: MemorySection())
-    policies: PoliciesSection = Field(default_factory=lambda: PoliciesSection())
+    memory: MemorySection = Field(default_factory=MemorySection)
+    policies: PoliciesSection = Field(default_factory=PoliciesSection)
     acceptance: dict[str, Any] = Field(default_factory=lambda: {"kind": "none"})
     steptime: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant", "ms": 20.0})
     workload: dict[str, Any] | None = None
@@ -290,7 +291,9 @@ def _check_families(document: Document) -> list[Problem]:
     if draft is not None and draft.algorithm in ("STANDALONE",) and draft.config is None and draft.num_layers is None:
         problems.append(Problem("draft.config", f"{draft.algorithm} drafts with a model of its own: name its config"))
     if draft is not None and draft.enable_multi_layer_eagle and (draft.eagle_topk or 1) != 1:
-        problems.append(Problem("draft.eagle_topk", f"{draft.eagle_topk} with multi-layer EAGLE, which drafts a chain (1)"))
+        problems.append(
+            Problem("draft.eagle_topk", f"{draft.eagle_topk} with multi-layer EAGLE, which drafts a chain (1)")
+        )
     for key, text in document.checks.items():
         if re.fullmatch(r"\s*(==|!=|<=|>=|<|>)\s*-?[0-9.eE+-]+\s*", text) is None:
             problems.append(Problem(f'checks."{key}"', f"{text!r} is not a comparison such as '== 0' or '< 0.95'"))
@@ -382,7 +385,7 @@ class Scenario:
         """Seed of every random stream."""
         return self.document.seed
 
-    def override(self, *assignments: str, **_: Any) -> Scenario:
+    def override(self, *assignments: str) -> Scenario:
         """A copy with ``"dotted.key=value"`` changes; values are TOML, or bare words.
 
         Raises
@@ -452,8 +455,13 @@ class Scenario:
             if one is not None and one.unsupported:
                 raise ModelError(
                     self.source,
-                    [Problem(key, f"{one.name} ({one.architecture or 'no architecture named'}) holds what simkv cannot "
-                             f"account for yet: {'; '.join(one.unsupported)}")],
+                    [
+                        Problem(
+                            key,
+                            f"{one.name} ({one.architecture or 'no architecture named'}) holds what simkv cannot "
+                            f"account for yet: {'; '.join(one.unsupported)}",
+                        )
+                    ],
                 )
         notes: list[str] = []
         spec = self._spec(arch, draft, notes)
@@ -549,7 +557,11 @@ class Scenario:
             if arch.total_params is None:
                 raise ScenarioError(
                     self.source,
-                    [Problem("memory.weights", f"is missing, and {arch.name} states no parameter count to derive it from")],
+                    [
+                        Problem(
+                            "memory.weights", f"is missing, and {arch.name} states no parameter count to derive it from"
+                        )
+                    ],
                 )
             weights = round(arch.total_params * arch.weight_bits / 8 / settings.tp_size)
             notes.append(
@@ -607,7 +619,9 @@ class Scenario:
         """
         table = dict(self.document.workload or {})
         if not table:
-            raise ScenarioError(self.source, [Problem("workload", "is missing: give trace = \"file\" or kind = \"poisson\" ...")])
+            raise ScenarioError(
+                self.source, [Problem("workload", 'is missing: give trace = "file" or kind = "poisson" ...')]
+            )
         try:
             return self._workload(table)
         except ScenarioError as error:
@@ -632,8 +646,21 @@ class Scenario:
         return fit_context(made, context, oversize)
 
     def _traced(self, table: dict[str, Any]) -> Workload:
-        allowed = ("trace", "format", "rate_scale", "limit", "start_s", "end_s", "time_unit", "columns", "rate",
-                   "ignore_eos", "turns", "block_size", "bad_rows")
+        allowed = (
+            "trace",
+            "format",
+            "rate_scale",
+            "limit",
+            "start_s",
+            "end_s",
+            "time_unit",
+            "columns",
+            "rate",
+            "ignore_eos",
+            "turns",
+            "block_size",
+            "bad_rows",
+        )
         problems = [
             Problem(f"workload.{key}", f"unknown key{nearest(key, allowed)}") for key in table if key not in allowed
         ]
@@ -659,7 +686,9 @@ class Scenario:
         try:
             if kind == "trace":
                 return Trace(lengths=workload.accept or (), width=width, **table)
-            return ACCEPTANCE[kind](width=width, seed=self.seed, **table)
+            family: Any = ACCEPTANCE[kind]
+            made: Acceptance = family(width=width, seed=self.seed, **table)
+            return made
         except TypeError as error:
             raise ScenarioError(self.source, [_keyword_problem("acceptance", ACCEPTANCE[kind], error, table)]) from None
         except ScenarioError as error:
@@ -682,12 +711,19 @@ class Scenario:
     def _roofline(self, table: dict[str, Any]) -> dict[str, Any]:
         name = table.pop("gpu", self.document.memory.gpu)
         if name is None:
-            raise ScenarioError(self.source, [Problem("steptime.gpu", "is missing: the roofline needs a GPU (memory.gpu)")])
+            raise ScenarioError(
+                self.source, [Problem("steptime.gpu", "is missing: the roofline needs a GPU (memory.gpu)")]
+            )
         r = self.resolved
         dtype = r.settings.kv_cache_dtype
         per_element = r.arch.dtype_bytes if dtype == "auto" else DTYPE_BYTES[dtype]
-        return {"gpu": gpu(name, place="steptime.gpu"), "arch": r.arch, "tp_size": r.settings.tp_size,
-                "kv_bytes": per_element, **table}
+        return {
+            "gpu": gpu(name, place="steptime.gpu"),
+            "arch": r.arch,
+            "tp_size": r.settings.tp_size,
+            "kv_bytes": per_element,
+            **table,
+        }
 
 
 def _ask_for(workload: Workload, max_new: int) -> Workload:
@@ -701,7 +737,9 @@ def _keyword_problem(section: str, cls: Any, error: TypeError, table: dict[str, 
     """An unknown or a missing parameter of a family member, as a problem."""
     import dataclasses
 
-    fields = [f for f in dataclasses.fields(cls) if f.init and f.name not in ("seed", "width", "gpu", "arch", "lengths")]
+    fields = [
+        f for f in dataclasses.fields(cls) if f.init and f.name not in ("seed", "width", "gpu", "arch", "lengths")
+    ]
     allowed = [f.name for f in fields]
     for key in table:
         if key not in allowed and key not in ("gpu", "arch", "tp_size"):
@@ -772,8 +810,3 @@ def load(scenario: str | Path | Mapping[str, Any] | Scenario) -> Scenario:
 def plan(scenario: str | Path | Mapping[str, Any] | Scenario) -> Plan:
     """Sizes of every pool of a scenario, without simulating."""
     return load(scenario).plan()
-
-
-WORKLOAD_KINDS = tuple(KINDS)
-MODEL_NAMES = catalogue.names
-_ = get_args

@@ -137,7 +137,7 @@ class _Arrivals:
 
     def due(self, now: int) -> list[tuple[int, int]]:
         """(arrival time, index) of everything that has arrived by ``now``."""
-        out = []
+        out: list[tuple[int, int]] = []
         while True:
             when = self.next_ns
             if when is None or when > now:
@@ -236,6 +236,11 @@ class Simulation:
         stops = [None if w.ignore_eos or out >= ask else out for out, ask in zip(outputs, asked, strict=True)]
         return inputs, asked, stops
 
+    @property
+    def now(self) -> int:
+        """Simulated time in nanoseconds; every duration is an integer, so the clock stays one."""
+        return int(self.env.now)
+
     # ---- processes
     def _gpu(self) -> Process:
         """Draft worker, then target worker, one step after the other."""
@@ -249,7 +254,7 @@ class Simulation:
 
     def _scheduler(self) -> Process:
         """The engine's event loop; with overlap a result is processed after the next step was launched."""
-        env, engine = self.env, self.engine
+        engine = self.engine
         previous: _Job | None = None
         idle_steps = 0
         while True:
@@ -280,11 +285,11 @@ class Simulation:
                 idle_steps += 1
                 continue
             idle_steps = 0
-            yield env.timeout(max(0, when - env.now))
+            yield self.env.timeout(max(0, when - self.now))
 
     # ---- steps of the loop
     def _arrive(self) -> None:
-        now = self.env.now
+        now = self.now
         when = self._arrivals.next_ns
         if when is None or when > now:
             return
@@ -301,7 +306,7 @@ class Simulation:
         events = self.engine.events
         if not events:
             return
-        now = self.env.now
+        now = self.now
         for event in events:
             self._refused += event.event == "refusal"
             self._retracted += event.event == "retraction"
@@ -319,7 +324,7 @@ class Simulation:
         elif step.kind == "prefill":
             admitted = self._times["admitted"]
             index = self._index[step.batch]
-            admitted[index[admitted[index] < 0]] = self.env.now
+            admitted[index[admitted[index] < 0]] = self.now
         job = _Job(step, self.env.event(), self.step_time(step.work))
         self._queue.put(job)
         self._steps += 1
@@ -327,7 +332,7 @@ class Simulation:
 
     def _complete(self, step: Step) -> None:
         finished = self.engine.complete(step, step.accepted)
-        now = self.env.now
+        now = self.now
         if step.kind == "prefill":
             first = self._times["first_token"]
             index = self._index[step.batch]
@@ -339,9 +344,9 @@ class Simulation:
             self.engine.memory.check()
 
     def _ended(self, handle: int) -> None:
-        self._times["finished"][self._index[handle]] = self.env.now
+        self._times["finished"][self._index[handle]] = self.now
         self._done += 1
-        self._arrivals.after(self.env.now)
+        self._arrivals.after(self.now)
 
     def _record(self, step: Step | None, duration: int) -> None:
         engine, memory, table = self.engine, self.engine.memory, self.engine.table
@@ -368,7 +373,7 @@ class Simulation:
         evicted = memory.window_evicted
         self._recorder.append(
             (
-                self.env.now,
+                self.now,
                 duration,
                 kind,
                 batch,
@@ -396,7 +401,7 @@ class Simulation:
         if self._progress is not None and self._steps % self._progress_every == 0:
             self._progress(
                 Progress(
-                    self.env.now / 1e9,
+                    self.now / 1e9,
                     self._steps,
                     len(engine.running.reqs),
                     len(engine.waiting),
@@ -423,7 +428,7 @@ class Simulation:
             self.engine.memory.check()
         except EngineFault as fault:
             self._fault = fault
-            self._events.append((self.env.now, Event("fault", -1, "-", 0, fault.message)))
+            self._events.append((self.now, Event("fault", -1, "-", 0, fault.message)))
         except KeyboardInterrupt:
             partial = True
         except InvariantError as error:
@@ -460,7 +465,7 @@ class Simulation:
             output_tokens=output,
             retractions=retractions,
             state=state,
-            end_ns=int(self.env.now),
+            end_ns=self.now,
             steps=self._steps,
             fault=self._fault,
             partial=partial,

@@ -55,8 +55,7 @@ class CountedPool:
             raise InvariantError(f"{self.name} pool: {tokens} tokens taken, {self.available + tokens} were free")
         self.handed_out += tokens
         used = self.usable - self.available
-        if used > self.high_water:
-            self.high_water = used
+        self.high_water = max(self.high_water, used)
 
     def give(self, tokens: int) -> None:
         """Take ``tokens`` back."""

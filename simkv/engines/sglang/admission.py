@@ -276,11 +276,9 @@ class PrefillPass:
         entry = self._tokens_left(handle)
         if entry[0] <= 0:
             return
-        place = 0
-        for place, other in enumerate(self._states):
-            if entry[0] <= other[0]:
-                break
-        self._states.insert(place, entry)
+        states = self._states
+        later = (place for place, other in enumerate(states) if entry[0] <= other[0])
+        states.insert(next(later, max(len(states) - 1, 0)), entry)
 
     def _plays_out(self, paged: int) -> bool:
         assert self._states is not None

@@ -12,36 +12,78 @@ __all__ = ["HYBRID_ARCHITECTURES", "cache_window", "default_ratio", "default_spe
 
 # configs/model_config.py:2651-2697
 HYBRID_ARCHITECTURES = frozenset(
-    """
-    BeamForCausalLM Llama4ForConditionalGeneration DeepseekV4ForCausalLM DeepseekV4ForCausalLMNextN
-    DeepseekV4ForCausalLMDSpark GptOssForCausalLM GraniteSWAForCausalLM GraniteMoeSWAForCausalLM IQuestQ1ForCausalLM
-    IQuestQ1MTP MiMoV2ForCausalLM MiMoV2FlashForCausalLM MiMoV2MTP Step3p5ForCausalLM Step3p5MTP
-    Step3p7ForConditionalGeneration Gemma4ForCausalLM Gemma4ForConditionalGeneration EmbeddingGemma2Model
-    Gemma4UnifiedForConditionalGeneration DiffusionGemmaForBlockDiffusion LagunaForCausalLM MellumForCausalLM
-    MuseGlimmerForCausalLM MuseGlimmerForConditionalGeneration InklingForConditionalGeneration
-    InklingForConditionalGenerationMTP UnlimitedOCRForCausalLM
-    """.split()
+    [
+        "BeamForCausalLM",
+        "Llama4ForConditionalGeneration",
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4ForCausalLMNextN",
+        "DeepseekV4ForCausalLMDSpark",
+        "GptOssForCausalLM",
+        "GraniteSWAForCausalLM",
+        "GraniteMoeSWAForCausalLM",
+        "IQuestQ1ForCausalLM",
+        "IQuestQ1MTP",
+        "MiMoV2ForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2MTP",
+        "Step3p5ForCausalLM",
+        "Step3p5MTP",
+        "Step3p7ForConditionalGeneration",
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
+        "EmbeddingGemma2Model",
+        "Gemma4UnifiedForConditionalGeneration",
+        "DiffusionGemmaForBlockDiffusion",
+        "LagunaForCausalLM",
+        "MellumForCausalLM",
+        "MuseGlimmerForCausalLM",
+        "MuseGlimmerForConditionalGeneration",
+        "InklingForConditionalGeneration",
+        "InklingForConditionalGenerationMTP",
+        "UnlimitedOCRForCausalLM",
+    ]
 )
 
 # Model classes whose own answer is one less than the config's window: the query's own position is not counted
 # (model_executor/model_runner_components/load_model_utils.py:144 asks the class first).
 _WINDOW_MINUS_ONE = frozenset(
-    """
-    GptOssForCausalLM Gemma2ForCausalLM Gemma3ForCausalLM Gemma3ForConditionalGeneration Gemma3nForCausalLM
-    Gemma3nForConditionalGeneration Gemma4ForCausalLM Gemma4ForConditionalGeneration
-    Gemma4UnifiedForConditionalGeneration EmbeddingGemma2Model DiffusionGemmaForBlockDiffusion
-    InklingForConditionalGeneration InklingForConditionalGenerationMTP Olmo2ForCausalLM Olmo3ForCausalLM
-    Exaone4ForCausalLM ExaoneMoEForCausalLM AfmoeForCausalLM BeamForCausalLM MellumForCausalLM
-    MuseGlimmerForCausalLM MuseGlimmerForConditionalGeneration
-    """.split()
+    [
+        "GptOssForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+        "Gemma3nForCausalLM",
+        "Gemma3nForConditionalGeneration",
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
+        "EmbeddingGemma2Model",
+        "DiffusionGemmaForBlockDiffusion",
+        "InklingForConditionalGeneration",
+        "InklingForConditionalGenerationMTP",
+        "Olmo2ForCausalLM",
+        "Olmo3ForCausalLM",
+        "Exaone4ForCausalLM",
+        "ExaoneMoEForCausalLM",
+        "AfmoeForCausalLM",
+        "BeamForCausalLM",
+        "MellumForCausalLM",
+        "MuseGlimmerForCausalLM",
+        "MuseGlimmerForConditionalGeneration",
+    ]
 )
 
 # MTP runners of these classes build their only block at layer id 0 (models/mimo_v2_nextn.py:64; step3p5.py:457-460)
 # and advertise it as sliding (configs/model_config.py:2731-2733, 2749-2751).
 BLOCK_ZERO = frozenset(
-    """
-    MiMoV2ForCausalLM MiMoV2FlashForCausalLM MiMoV2MTP Step3p5ForCausalLM Step3p5MTP Step3p7ForConditionalGeneration
-    """.split()
+    [
+        "MiMoV2ForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2MTP",
+        "Step3p5ForCausalLM",
+        "Step3p5MTP",
+        "Step3p7ForConditionalGeneration",
+    ]
 )
 
 _INKLING = frozenset(["InklingForConditionalGeneration", "InklingForConditionalGenerationMTP"])

@@ -7,7 +7,6 @@ vectorised over the rows it is given.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simkv.engines.sglang.reserve import ceil_page
 from simkv.errors import InvariantError
@@ -240,6 +239,3 @@ class KvMemory:
             raise InvariantError(
                 f"{pool.name} pool: available {pool.available} + held {held} = {pool.available + held} != {pool.usable}"
             )
-
-
-BoolArray = NDArray[np.bool_]

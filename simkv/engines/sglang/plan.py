@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simkv.arch import Arch
-from simkv.engines.base import Charge, Infeasible, Plan, PoolPlan
+from simkv.engines.base import Charge, Disagreement, Infeasible, Plan, PoolPlan
 from simkv.engines.sglang.budget import KvBudget
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode
 from simkv.engines.sglang.routing import DraftFacts, RoutingRule, disagreements, draft_facts, draft_pools
@@ -100,14 +100,8 @@ def build_plan(
     sizes = refusal or solve(one, budget.kv, settings)
     if isinstance(sizes, Infeasible):
         fixes = sizes.fixes if refusal else smallest_fixes(prices, budget.kv, settings)
-        return _with(base, infeasible=Infeasible(sizes.message, sizes.engine_error, fixes))
-    return _finish(base, one, sizes, facts, rule, settings, prices, budget)
-
-
-def _with(plan: Plan, **changes: object) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, **changes)  # type: ignore[arg-type]
+        return replace(base, infeasible=Infeasible(sizes.message, sizes.engine_error, fixes))
+    return _finish(base, one, sizes, facts, rule, settings)
 
 
 def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDraft) -> DraftFacts | None:
@@ -136,8 +130,6 @@ def _finish(
     facts: DraftFacts | None,
     rule: RoutingRule,
     settings: Settings,
-    prices: object,
-    budget: KvBudget,
 ) -> Plan:
     page = settings.page_size
     full_tokens = sizes.max_total if sizes.full is None else sizes.full
@@ -149,14 +141,14 @@ def _finish(
         pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one, settings))
     if one.swa_layers:
         pools.append(_target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one, settings))
-    found: tuple[object, ...] = ()
+    found: tuple[Disagreement, ...] = ()
     if facts is not None:
         lump = one.draft_cell if not settings.hybrid or (settings.spec and settings.spec.is_dflash) else None
         pre_split = None
         if "draft-pool-pre-split" in settings.faults and settings.hybrid:
             # Sized from the budget as if every layer were full, before the split raised the full capacity.
             dense = one.full_layer * one.full_layers + one.swa_layer * one.swa_layers
-            pre_split = budget.kv // dense // page * page
+            pre_split = base.kv_bytes // dense // page * page
         drafts = draft_pools(
             rule,
             facts,
@@ -182,7 +174,7 @@ def _finish(
                 target_full_bytes=one.full_layer,
                 target_swa_bytes=one.swa_layer,
             )
-    return _with(
+    return replace(
         base,
         max_total_num_tokens=sizes.max_total,
         full_max_total_num_tokens=sizes.full,

@@ -288,10 +288,12 @@ def route(rule: RoutingRule, facts: DraftFacts) -> tuple[Route, ...]:
         owned = rule.owns_depth(facts, depth)
         if owned:
             assert depth is not None
-            sliding = (depth,) if depth in facts.swa_ids else ()
+            sliding: tuple[int, ...] = (depth,) if depth in facts.swa_ids else ()
             if rule.name == "legacy":
                 sliding = (depth,) if depth in (facts.local_ids or ()) else ()
-            full = (depth,) if not sliding and (depth in facts.full_ids or rule.name != "depth-owned") else ()
+            full: tuple[int, ...] = (
+                (depth,) if not sliding and (depth in facts.full_ids or rule.name != "depth-owned") else ()
+            )
             routes.append(Route(depth, True, full, sliding, bool(sliding)))
         elif facts.hybrid:
             own = range(facts.num_layers)
@@ -419,74 +421,132 @@ def disagreements(
         assert depth is not None
         charged = kinds[depth] if depth < len(kinds) else None
         if charged == "ring" and one.full_ids:
-            add("K1", "ring charged, full pool allocated",
+            add(
+                "K1",
+                "ring charged, full pool allocated",
                 f"depth {depth} is in mtp_local_layer_ids but not sliding: {s} B a token charged, {f} B allocated",
-                (facts.full_bytes - s) * full_tokens)
+                (facts.full_bytes - s) * full_tokens,
+            )
         elif charged == "full" and one.swa_ids and local is not None:
-            add("K2", "full charged, ring allocated",
+            add(
+                "K2",
+                "full charged, ring allocated",
                 f"depth {depth} is sliding but not in mtp_local_layer_ids: {f} B a token charged, {s} B allocated",
-                (facts.swa_bytes - f) * full_tokens)
+                (facts.swa_bytes - f) * full_tokens,
+            )
         elif charged == "full" and one.full_ids and depth in facts.swa_ids:
-            add("K2", "full charged and allocated for a sliding depth",
-                f"depth {depth} is sliding, but the {rule.name} rule reads another list", 0)
+            add(
+                "K2",
+                "full charged and allocated for a sliding depth",
+                f"depth {depth} is sliding, but the {rule.name} rule reads another list",
+                0,
+            )
         if not one.full_ids and not one.swa_ids:
-            add("K9", "depth in neither layer list",
-                f"depth {depth} gets a pool without layers: KeyError at its first KV write", 0)
+            add(
+                "K9",
+                "depth in neither layer list",
+                f"depth {depth} gets a pool without layers: KeyError at its first KV write",
+                0,
+            )
         elif facts.block_zero and depth > 0:
-            add("K9", "module asks for layer 0, the pool holds its depth",
+            add(
+                "K9",
+                "module asks for layer 0, the pool holds its depth",
                 f"depth {depth}: the class builds its block at layer 0, the pool has layer {depth}: KeyError at its "
-                "first KV write", 0)
+                "first KV write",
+                0,
+            )
     if local is None and owned:
         charged_bytes = sum(f * full_tokens if k == "full" else s * swa_tokens for k in kinds)
         real = sum((len(o.full_ids) * facts.full_bytes + len(o.swa_ids) * facts.swa_bytes) * full_tokens for o in owned)
-        add("K3", "routed by depth without the metadata the budget reads",
+        add(
+            "K3",
+            "routed by depth without the metadata the budget reads",
             f"mtp_local_layer_ids is absent: the budget charges {charged_bytes} B, the depths take {real} B",
-            real - charged_bytes)
+            real - charged_bytes,
+        )
     ordinary_swa = [one for one in routes if not one.owned and one.swa_ids]
     if ordinary_swa and (terms.full or terms.swa_full):
-        allocated = sum(len(o.swa_ids) * facts.swa_bytes * swa_tokens + len(o.full_ids) * facts.full_bytes * full_tokens
-                        for o in routes)
+        allocated = sum(
+            len(o.swa_ids) * facts.swa_bytes * swa_tokens + len(o.full_ids) * facts.full_bytes * full_tokens
+            for o in routes
+        )
         price = {"full": f * full_tokens, "ring": s * full_tokens, "swa": s * swa_tokens}
         charged_as = "full-capacity rings" if terms.swa_full else "full layers"
-        add("K4", f"{charged_as} charged, ordinary blocks allocated",
+        add(
+            "K4",
+            f"{charged_as} charged, ordinary blocks allocated",
             f"the budget charges {terms.full} full layers and {terms.swa_full} rings, but the draft is an ordinary "
-            f"sliding block at the SWA share ({r:.3g} of the tokens)", allocated - sum(price[k] for k in kinds))
+            f"sliding block at the SWA share ({r:.3g} of the tokens)",
+            allocated - sum(price[k] for k in kinds),
+        )
     if local is not None and any(i >= layers for i in local):
         outside = [i for i in local if i >= layers]
-        add("K5", "metadata names layers, not depths",
-            f"ids {outside} of mtp_local_layer_ids are not below the {layers} draft layers the budget counts: ignored", 0)
+        add(
+            "K5",
+            "metadata names layers, not depths",
+            f"ids {outside} of mtp_local_layer_ids are not below the {layers} draft layers the budget counts: ignored",
+            0,
+        )
     if local == () and layers:
-        add("K6", "empty list is not a missing key",
+        add(
+            "K6",
+            "empty list is not a missing key",
             f"mtp_local_layer_ids = [] charges {layers} full layers ({f * layers} B a token); without the key it would "
-            f"be {min(facts.budget_swa_layers or 0, layers)} at the SWA share", 0)
+            f"be {min(facts.budget_swa_layers or 0, layers)} at the SWA share",
+            0,
+        )
     if multi and layers != len(routes):
-        per_runner = [sum(p.bytes_per_token * p.tokens for p in pools if p.worker == f"draft{n}") for n in
-                      range(len(routes))]
+        per_runner = [
+            sum(p.bytes_per_token * p.tokens for p in pools if p.worker == f"draft{n}") for n in range(len(routes))
+        ]
         over = sum(per_runner[layers:]) - sum(p.budgeted_bytes for p in pools if int(p.worker[5:]) >= len(routes))
         what = "nothing" if facts.budget_layers is None else f"{layers} layer{'s' if layers != 1 else ''}"
-        add("K7", "runners and budgeted layers differ",
+        add(
+            "K7",
+            "runners and budgeted layers differ",
             f"{len(routes)} draft runners (num_steps), the budget charges {what}"
-            + (" (the config has no num_nextn_predict_layers)" if facts.budget_layers is None else ""), over)
+            + (" (the config has no num_nextn_predict_layers)" if facts.budget_layers is None else ""),
+            over,
+        )
     if facts.hybrid and facts.swa_bytes != s and any(o.swa_ids for o in routes):
-        add("K8", "draft geometry differs from the target's",
-            f"a sliding draft layer takes {facts.swa_bytes} B a token, the budget charges {s} B", 0)
+        add(
+            "K8",
+            "draft geometry differs from the target's",
+            f"a sliding draft layer takes {facts.swa_bytes} B a token, the budget charges {s} B",
+            0,
+        )
     if facts.full_bytes != f and any(o.full_ids for o in routes) and terms.full:
-        add("K8", "draft geometry differs from the target's",
+        add(
+            "K8",
+            "draft geometry differs from the target's",
             f"a full draft layer takes {facts.full_bytes} B a token, the budget charges {f} B",
-            (facts.full_bytes - f) * full_tokens * sum(len(o.full_ids) for o in routes))
+            (facts.full_bytes - f) * full_tokens * sum(len(o.full_ids) for o in routes),
+        )
     for pool in pools:
         if pool.layers and pool.mapping in ("identity", "none") and pool.tokens < full_tokens:
-            add("K10", "pool smaller than the slots that index it",
+            add(
+                "K10",
+                "pool smaller than the slots that index it",
                 f"{pool.worker} {pool.pool}: {pool.tokens} tokens, indexed by full slots up to {full_tokens}: writes "
-                f"beyond row {pool.rows - 1} are out of range", 0)
+                f"beyond row {pool.rows - 1} are out of range",
+                0,
+            )
         if pool.layers and pool.pool == "swa" and pool.mapping == "identity" and full_tokens == 0:
-            add("K10", "identity ring on an all-SWA target",
-                f"{pool.worker}: the full capacity is 0, so the ring holds one padding page only", 0)
-    if (ordinary_swa and facts.window is not None and settings.window is not None
-            and facts.window > settings.window):
-        add("K11", "the draft's window outlives the target's",
+            add(
+                "K10",
+                "identity ring on an all-SWA target",
+                f"{pool.worker}: the full capacity is 0, so the ring holds one padding page only",
+                0,
+            )
+    if ordinary_swa and facts.window is not None and settings.window is not None and facts.window > settings.window:
+        add(
+            "K11",
+            "the draft's window outlives the target's",
             f"the draft attends {facts.window} earlier tokens, the target frees SWA slots after {settings.window}: "
-            "the draft reads freed slots and its acceptance drops", 0)
+            "the draft reads freed slots and its acceptance drops",
+            0,
+        )
     return tuple(found)
 
 

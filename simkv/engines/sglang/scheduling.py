@@ -154,11 +154,18 @@ class Scheduler:
         self.waiting.append(handle)
         if refused:
             self.events.append(
-                Event("refusal", handle, "full" if self.memory.full is not None else "swa", tokens,
-                      f"prompt {tokens:,} >= {limit - 5:,}, the longest the server takes")
+                Event(
+                    "refusal",
+                    handle,
+                    "full" if self.memory.full is not None else "swa",
+                    tokens,
+                    f"prompt {tokens:,} >= {limit - 5:,}, the longest the server takes",
+                )
             )
         elif max_new < request.max_new_tokens:
-            self.events.append(Event("clip", handle, "full", request.max_new_tokens - max_new, "max_new_tokens clipped"))
+            self.events.append(
+                Event("clip", handle, "full", request.max_new_tokens - max_new, "max_new_tokens clipped")
+            )
         return handle
 
     # ------------------------------------------------------------------ plan
@@ -305,8 +312,8 @@ class Scheduler:
         if need > memory.available():
             pool = memory.short_pool(need)
             raise self._fault(
-                "chunk-oom", f"{need} tokens for a prefill of {int((end - prefix).sum())}, {pool} pool has "
-                f"{memory.available()}"
+                "chunk-oom",
+                f"{need} tokens for a prefill of {int((end - prefix).sum())}, {pool} pool has {memory.available()}",
             )
         memory.take(need)
         table.allocated[reqs] = end
@@ -458,8 +465,9 @@ class Scheduler:
             after = np.maximum(held, after)
             if int(after.max()) > self.row_width:
                 raise self._fault(
-                    "row-overrun", f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot "
-                    f"{int(after.max()):,} of a row of {self.row_width:,}"
+                    "row-overrun",
+                    f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot "
+                    f"{int(after.max()):,} of a row of {self.row_width:,}",
                 )
             self._take_decode(memory.pages_between(held, after))
             table.allocated[reqs] = after
@@ -641,21 +649,24 @@ class Scheduler:
             held = int(table.allocated[self.chunked])
             assert memory.swa is not None
             return self._fault(
-                "F2", f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds "
-                f"{memory.swa.used:,} of {memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free"
+                "F2",
+                f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds "
+                f"{memory.swa.used:,} of {memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free",
             )
         if self.waiting:
             handle = self.waiting[0]
             name, tokens = self._names[handle], int(table.input_tokens[handle]) + int(table.output[handle])
             if memory.swa is not None and self.limit == "swa":
                 return self._fault(
-                    "D14", f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of "
-                    f"{memory.swa.capacity:,} tokens in one piece"
+                    "D14",
+                    f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of "
+                    f"{memory.swa.capacity:,} tokens in one piece",
                 )
             if table.max_new[handle] == 0 or self.limit == "full":
                 return self._fault(
-                    "F5", f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of "
-                    f"{self.page} passes arrival but never admission"
+                    "F5",
+                    f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of "
+                    f"{self.page} passes arrival but never admission",
                 )
         return self._fault("stalled", f"{len(self.waiting)} requests wait")
 
@@ -667,6 +678,6 @@ class Scheduler:
         assert pool is not None and self._draft_slots is not None
         if pool.highest_slot() > self._draft_slots:
             raise self._fault(
-                "draft-pool-overrun", f"full slot {pool.highest_slot():,} is used, the draft's pool ends at slot "
-                f"{self._draft_slots:,}"
+                "draft-pool-overrun",
+                f"full slot {pool.highest_slot():,} is used, the draft's pool ends at slot {self._draft_slots:,}",
             )

@@ -84,14 +84,19 @@ class Cell:
 def dflash_cell(draft: Arch | None, settings: Settings) -> int | None:
     """Bytes per token of a DFLASH/DSPARK draft, None if its config is not known (mem_cache/draft_kv_budget.py:14-55)."""
     spec = settings.spec
-    if spec is None or not spec.is_dflash or draft is None or draft.full is None and draft.sliding is None:
+    if spec is None or not spec.is_dflash or draft is None or (draft.full is None and draft.sliding is None):
         return None
     geometry = draft.full or draft.sliding
     return layer_bytes(geometry, draft, settings.kv_cache_dtype, settings.tp_size) * len(draft.layers)
 
 
 def cell(
-    arch: Arch, draft: Arch | None, settings: Settings, facts: DraftFacts | None, rule: RoutingRule, *,
+    arch: Arch,
+    draft: Arch | None,
+    settings: Settings,
+    facts: DraftFacts | None,
+    rule: RoutingRule,
+    *,
     num_draft_layers: int | None = None,
 ) -> Cell:
     """Prices of this model under these settings.
@@ -122,9 +127,7 @@ def cell(
         terms, lump = DraftTerms(), 0
     one = Cell("", full_layer, swa_layer, full_layers, swa_layers, terms, lump or 0, 0)
     if full_layers == 0:
-        total: float = (
-            swa_layer * (swa_layers + terms.swa + terms.swa_full) + full_layer * terms.full + one.draft_cell
-        )
+        total: float = swa_layer * (swa_layers + terms.swa + terms.swa_full) + full_layer * terms.full + one.draft_cell
     else:
         # Same order of additions as the engine: the sum is a float and is divided into the budget.
         total = (
@@ -248,9 +251,7 @@ def _no_memory(prices: Cell, tokens: int, settings: Settings) -> Infeasible:
     )
 
 
-def smallest_fixes(
-    prices: Callable[[Settings], Cell], kv_bytes: int, settings: Settings
-) -> tuple[str, ...]:
+def smallest_fixes(prices: Callable[[Settings], Cell], kv_bytes: int, settings: Settings) -> tuple[str, ...]:
     """The smallest change of each single knob that makes :func:`solve` succeed, in words.
 
     Every knob is searched on its own by bisection; a knob that cannot help is left out.
@@ -279,8 +280,9 @@ def smallest_fixes(
         while not fits(replace(settings, max_total_tokens=top), kv_bytes):
             top *= 2
         page = settings.page_size
-        pages = _bisect(cap // page, top // page + 1,
-                        lambda k: fits(replace(settings, max_total_tokens=k * page), kv_bytes))
+        pages = _bisect(
+            cap // page, top // page + 1, lambda k: fits(replace(settings, max_total_tokens=k * page), kv_bytes)
+        )
         fixes.append(f"memory.max_total_tokens >= {pages * page:,}")
     return tuple(fixes)
 

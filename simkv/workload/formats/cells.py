@@ -96,7 +96,7 @@ def int_lists(table: Table, column: str, complaints: Complaints) -> list[list[in
                 values = cell
             elif cell is not None:
                 raise ValueError
-            if values and not (-(2**63) <= min(values) and max(values) < 2**63):
+            if values and not (min(values) >= -(2**63) and max(values) < 2**63):
                 raise ValueError
         except ValueError:
             values = []

@@ -1,0 +1,38 @@
+# Each target makes its own .venv and installs what it needs; nothing else has to be there but Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= runs/demo
+SCENARIO ?= mimo-v2-flash-chat
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.run
+	$(BIN)/simkv run $(SCENARIO) --out $(OUT) --force
+	@echo
+	@echo "The curves: $(OUT)/figures/dashboard.png (all on one page), utilization.png, eviction.png, oom.png ..."
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --mpl
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/cog --check README.md
+
+clean:
+	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# What running needs.
+$(VENV)/.run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'simkv needs Python >= 3.11')"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# What testing and linting need besides.
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
