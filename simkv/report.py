@@ -216,7 +216,8 @@ def _workload_text(run: Any) -> Text:
     text.append(
         f"\n  {w['requests']:,} requests from {w['source'] or 'memory'} ({w['format'] or 'given'}", style="not bold"
     )
-    text.append(f"{', times in ' + w['time_unit'] if w['time_unit'] else ''})", style="not bold")
+    times = f", times in {w['time_unit']}" if w["time_unit"] and w["source"] != "generated" else ""
+    text.append(f"{times})", style="not bold")
     if w["span_s"]:
         text.append(f", over {w['span_s']:,.1f} s, {w['mean_rate']:.3g} a second", style="not bold")
     extras = [
@@ -237,16 +238,12 @@ def _requests_text(run: Any) -> Text:
         f"never arrived {s['requests.never_arrived']:,}\n",
         style="not bold",
     )
-    text.append(f"  retracted {s['requests.retracted']:,} ({s['requests.retractions']:,} times)", style="not bold")
-    first = run.events[run.events["event"].isin(["retraction", "abort"])].head(1)
-    if len(first):
-        row = first.iloc[0]
-        text.append(
-            f"; first at {row['time_s']:.1f} s: {row['request_id']}, {row['pool']} pool, {row['cause']}",
-            style="not bold",
-        )
-    for (event, pool, cause), count in _causes(run.events).items():
-        text.append(f"\n  {count:,} x {event}, {pool} pool: {cause}", style="not bold")
+    text.append(
+        f"  {s['requests.retracted']:,} of them were retracted, {s['requests.retractions']:,} times", style="not bold"
+    )
+    for (event, pool, cause), (count, when, name) in _causes(run.events).items():
+        first = f"first {name} at {when:,.1f} s" if count > 1 else f"{name} at {when:,.1f} s"
+        text.append(f"\n  {count:,} x {event}, {pool} pool: {cause} ({first})", style="not bold")
     text.append(
         f"\n  {s['tokens.output']:,} output tokens in {s['simulated_s']:,.1f} s: {s['output_tokens_per_s']:,.1f} tokens/s, "
         f"{s['requests_per_s']:.3g} requests/s; {s['steps.prefill']:,} prefill and {s['steps.decode']:,} decode steps",
@@ -259,12 +256,15 @@ def _requests_text(run: Any) -> Text:
     return text
 
 
-def _causes(events: Any) -> dict[tuple[str, str, str], int]:
+def _causes(events: Any) -> dict[tuple[str, str, str], tuple[int, float, str]]:
+    """Count, first time and first request of every (event, pool, cause)."""
     picked = events[events["event"].isin(["refusal", "abort", "retraction"])]
-    counts: dict[tuple[str, str, str], int] = {}
-    for event, pool, cause in zip(picked["event"], picked["pool"], picked["cause"], strict=True):
-        counts[event, pool, cause] = counts.get((event, pool, cause), 0) + 1
-    return counts
+    found: dict[tuple[str, str, str], tuple[int, float, str]] = {}
+    columns = (picked[name] for name in ("event", "pool", "cause", "time_s", "request_id"))
+    for event, pool, cause, when, name in zip(*columns, strict=True):
+        count, first, who = found.get((event, pool, cause), (0, when, name))
+        found[event, pool, cause] = (count + 1, first, who)
+    return found
 
 
 def _latency_table(s: Mapping[str, Any]) -> Table:
@@ -348,5 +348,5 @@ def console(*, stderr: bool = False) -> Console:
     """A console that is wide enough for tables in a pipe, and plain there."""
     made = Console(stderr=stderr, highlight=False, soft_wrap=False)
     if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, width=140, no_color=True)
+        made = Console(stderr=stderr, highlight=False, width=120, no_color=True)
     return made

@@ -425,7 +425,7 @@ class Scenario:
     def _config(self, config: str | dict[str, Any], key: str) -> Arch:
         try:
             if isinstance(config, dict):
-                return Arch.from_config(config)
+                return Arch.from_config(config, name=config.get("name"))
             path = Path(config)
             if self.base_dir is not None and not path.is_absolute() and (self.base_dir / path).is_file():
                 return Arch.from_config(self.base_dir / path)

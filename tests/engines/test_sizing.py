@@ -1,4 +1,4 @@
-"""Pool sizes from KV bytes: worked figures, every configurator, refusals and their remedies, the engine's own answers."""
+"""Pool sizes from KV bytes: worked figures, every configurator, refusals and remedies, the engine's own answers."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_all_sliding_layers_share_one_pool_and_no_ratio() -> None:
     assert plan(config, page_size=1, model={"cache_window": 10**9}).infeasible is None
 
 
-@pytest.mark.xfail(strict=True, reason="a full draft layer is priced as a sliding one when no layer of the target is full")
+@pytest.mark.xfail(strict=True, reason="full draft layers of an all-SWA target are priced as sliding ones")
 def test_all_sliding_target_prices_full_draft_layers_by_its_full_geometry() -> None:
     config = EXAMPLE | {"layer_types": ["sliding_attention"] * 48, "num_nextn_predict_layers": None}
     shown = plan(config, page_size=1, draft={"algorithm": "EAGLE", "num_layers": 2, "num_swa_layers": 0})
@@ -633,10 +633,10 @@ def described(worker: str, pool: dict[str, Any]) -> list[tuple[Any, ...]]:
     if "full" not in pool:
         return [(worker, "full", pool["layers"], pool["rows"], pool["bytes"], None)]
     # Every table of an all-SWA target is the identity.
-    mapping = "identity" if pool["mapping_is_identity"] else "target"
+    mappings = {"full": None, "swa": "identity" if pool["mapping_is_identity"] else "target"}
     return [
-        (worker, side, pool[side]["layers"], pool[side]["rows"], pool[side]["bytes"], mapping if side == "swa" else None)
-        for side in ("full", "swa")
+        (worker, side, pool[side]["layers"], pool[side]["rows"], pool[side]["bytes"], mapping)
+        for side, mapping in mappings.items()
         if pool[side]["layers"]
     ]
 

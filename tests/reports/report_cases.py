@@ -19,7 +19,10 @@ PLENTY = 1 << 45
 def model(
     pattern: str = "FFFF", *, window: int | None = None, kv_heads: int = 1, head_dim: int = 64, **more: Any
 ) -> dict[str, Any]:
-    """An inline config: one letter a layer, F full and S sliding; bf16, so a layer takes ``4 * kv_heads * head_dim`` B."""
+    """An inline config: one letter a layer, F full and S sliding.
+
+    In bf16, so a token takes ``4 * kv_heads * head_dim`` bytes in a layer.
+    """
     kinds = {"F": "full_attention", "S": "sliding_attention"}
     config: dict[str, Any] = {
         "architectures": ["AnyForCausalLM"],

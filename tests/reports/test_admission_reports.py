@@ -52,8 +52,11 @@ def test_R16_a_pool_that_starts_may_still_admit_nobody() -> None:
     assert served.summary["requests.completed"] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the remedy named at start boots a server that never admits a request: 512 SWA "
-                   "tokens, one page of prompt needs more than 512")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the remedy named at start boots a server that never admits a request: 512 SWA "
+    "tokens, one page of prompt needs more than 512",
+)
 def test_R16_the_fixes_named_let_a_small_prompt_through() -> None:
     for fixed in (r16(ratio=0.125), r16(tokens=5120)):
         assert run(fixed, [(10, 5)]).summary["requests.completed"] == 1
@@ -86,13 +89,22 @@ def test_R18_a_long_prompt_starved_by_its_own_slots_is_named(burst: int) -> None
     assert result.fault is not None and result.fault["fault"] == "F2"
     for figure in ("r0", "SWA", "12,800", "13,056", "256"):
         assert figure in result.fault["message"]
-    assert result.summary["swa_token_usage.peak"] == pytest.approx(12_800 / 13_056) == pytest.approx(0.980, abs=5e-4)
+    assert result.summary["swa_token_usage.peak"] == pytest.approx(12_800 / 13_056)
+    assert result.summary["swa_token_usage.peak"] == pytest.approx(0.980, abs=5e-4)
     assert (result.exit_code, result.summary["requests.completed"]) == (3, 0)
     assert result.events["event"].tolist().count("fault") == 1
 
 
+@pytest.mark.xfail(strict=True, reason="a parked prompt is no longer in the queue, so limit.binding says arrival")
+def test_R18_the_pool_that_parks_a_lone_prompt_is_the_binding_limit() -> None:
+    result = run(r18(), [(40_000, 10)])
+    assert result.fault is not None and result.fault["fault"] == "F2"
+    assert result.summary["limit.binding"] == "swa"
+
+
 @pytest.mark.parametrize(
-    ("ratio", "overlap", "tokens"), [(0.1, False, 13_056), (0.129, True, 16_896), (2 * 8192 * 1.05 / 131_072, True, 17_152)]
+    ("ratio", "overlap", "tokens"),
+    [(0.1, False, 13_056), (0.129, True, 16_896), (2 * 8192 * 1.05 / 131_072, True, 17_152)],
 )
 def test_R18_it_finishes_without_overlap_or_with_room_for_two_chunks(ratio: float, overlap: bool, tokens: int) -> None:
     scenario = r18(ratio, disable_overlap_schedule=not overlap)
@@ -109,6 +121,18 @@ def test_R18_a_stated_number_of_requests_sizes_the_pool_for_them() -> None:
     # Window, eviction interval, a page for the tail and a page to decode into, 16 times; two chunks; a page.
     assert plan.swa_cap == plan.swa_max_total_num_tokens == (128 + 128 + 256 + 256) * 16 + 2 * 8192 + 256 == 28_928
     assert run(scenario, [(40_000, 10)] * 16).summary["requests.completed"] == 16
+
+
+# ------------------------------------------------------------------------------------------------------ R19
+
+
+def test_R19_need_of_a_request_that_resumes_on_a_cached_window() -> None:
+    # Only the rule: 8 new prompt tokens count as a page of 64, 16 outputs, a page; not a whole window of 1,024 and a page.
+    memory = KvMemory(CountedPool("full", 1 << 20, 64), CountedPool("swa", 2112, 64), 8, 64)
+    one = PrefillPass(
+        memory, memory.table.input_tokens[:0], 0.7, max_prefill_tokens=16_384, chunk=8192, mixed=0, window=1024
+    )
+    assert one.swa_need(64, 16) == 64 + 16 + 64 == 144 < 1088 == 1024 + 64
 
 
 # ------------------------------------------------------------------------------------------------------ R20
@@ -232,6 +256,17 @@ def test_R21_beside_that_gap_prompts_are_served_or_refused(given: int, state: st
     assert result.requests["state"].tolist() == [state, "completed"]
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a run that stalls before any time has passed says limit.binding = arrival and that "
+    "'this load cannot distinguish memory settings'",
+)
+def test_R21_R06_a_run_stalled_at_its_start_names_the_limit() -> None:
+    result = r21((64_350, 10), (100, 10))
+    assert not any("cannot distinguish" in note for note in result.notes)
+    assert result.summary["limit.binding"] == "full"
+
+
 # ------------------------------------------------------------------------------------------------------ R22
 
 
@@ -315,11 +350,14 @@ def test_R25_the_ladder_at_the_end_of_the_context(given: int, outputs: int) -> N
 def test_R25_prompts_at_the_context_are_refused(given: int) -> None:
     result = r25(given)
     assert result.requests["state"].tolist() == ["refused"]
-    assert f"{given:,}" in result.requests["cause"][0] and "4,090" in result.requests["cause"][0]
+    assert f"{given:,}" in result.requests["cause"][0]
 
 
-@pytest.mark.xfail(strict=True, reason="the front end's refusal of prompt + max_new_tokens > context is not reproduced: "
-                   "the request is served with 13 outputs")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the front end's refusal of prompt + max_new_tokens > context is not reproduced: "
+    "the request is served with 13 outputs",
+)
 def test_R25_prompt_and_outputs_beyond_the_context_are_refused() -> None:
     result = r25(4081)
     assert 4081 + 16 > 4096

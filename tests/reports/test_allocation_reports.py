@@ -60,8 +60,10 @@ def test_R26_freed_slots_are_used_again_only_after_every_fresh_one() -> None:
         engine.schedule()
 
 
-@pytest.mark.xfail(strict=True, reason="the fault names the highest slot in use (650), not the first out of range (601), "
-                   "and no request")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the fault names the highest slot in use (650), not the first out of range (601), and no request",
+)
 def test_R26_the_fault_names_slot_and_request() -> None:
     with pytest.raises(EngineFault) as caught:
         r26(13).schedule()
@@ -99,7 +101,9 @@ def test_R26_a_draft_pool_sized_before_the_split_is_named_at_start() -> None:
 def test_R26_a_small_run_ends_at_the_same_overrun() -> None:
     # Bytes of 500 tokens in both layers hold 666 full tokens and 333 sliding ones at ratio 0.5.
     layer = 256
-    scenario = with_draft(hybrid(16, kv_bytes=500 * 2 * layer, swa_full_tokens_ratio=0.5, max_running_requests="pool"), "EAGLE")
+    scenario = with_draft(
+        hybrid(16, kv_bytes=500 * 2 * layer, swa_full_tokens_ratio=0.5, max_running_requests="pool"), "EAGLE"
+    )
     scenario["policies"] = {"faults": ["draft-pool-pre-split", "no-draft-budget"]}
     plan = simkv.plan(scenario)
     assert (plan.full_max_total_num_tokens, plan.swa_max_total_num_tokens) == (666, 333)
@@ -133,21 +137,28 @@ def test_R28_a_hundred_requests_hold_the_reserve_as_well(page: int, held: int, a
     assert held == -(-(1000 + ahead) // page) * page
     scenario = with_draft(
         dense(page_size=page, max_total_tokens=300_032, max_running_requests=100, disable_overlap_schedule=True),
-        "EAGLE", num_steps=5, eagle_topk=4, num_draft_tokens=8,
+        "EAGLE",
+        num_steps=5,
+        eagle_topk=4,
+        num_draft_tokens=8,
     )
     result = run(scenario, [(1000, 2)] * 100)
     assert peak_tokens(result, "full") == 100 * held
     assert result.summary["overallocated_tokens.peak"] == 100 * (held - 1000)
     assert 100 * ahead == {64: 102_400, 1: 4000}[page]
     assert result.fault is None and result.summary["requests.completed"] == 100
-    assert any(f"reserves {ahead:,} tokens" in note or f"reserves {ahead} tokens" in note for note in result.plan["notes"])
+    assert any(
+        f"reserves {ahead:,} tokens" in note or f"reserves {ahead} tokens" in note for note in result.plan["notes"]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ R29
 
 
 def r29(*faults: str, number: int = 20, outputs: int = 30) -> simkv.Run:
-    scenario = with_draft(dense(page_size=64, max_total_tokens=64_000, disable_overlap_schedule=True), "EAGLE", num_steps=3)
+    scenario = with_draft(
+        dense(page_size=64, max_total_tokens=64_000, disable_overlap_schedule=True), "EAGLE", num_steps=3
+    )
     scenario |= {"acceptance": {"kind": "trace"}, "policies": {"faults": list(faults)}}
     return run(scenario, [(100, outputs)] * number, accept=[[1, 2, 3, 4]] * number)
 
@@ -227,9 +238,18 @@ def test_R31_the_check_says_over_count_or_leak_by_sign(more: int, words: str) ->
 @pytest.mark.parametrize("overlap", [True, False])
 def test_R31_the_identity_holds_at_every_step(overlap: bool) -> None:
     scenario = with_draft(
-        hybrid(128, page_size=256, max_total_tokens=60_160, swa_full_tokens_ratio=0.3, chunked_prefill_size=4096,
-               disable_overlap_schedule=not overlap, max_running_requests="pool"),
-        "EAGLE", accept=2, num_steps=1,
+        hybrid(
+            128,
+            page_size=256,
+            max_total_tokens=60_160,
+            swa_full_tokens_ratio=0.3,
+            chunked_prefill_size=4096,
+            disable_overlap_schedule=not overlap,
+            max_running_requests="pool",
+        ),
+        "EAGLE",
+        accept=2,
+        num_steps=1,
     )
     result = run(scenario, [(100 + 37 * i, 20 + i % 7) for i in range(100)])
     assert result.fault is None
@@ -244,7 +264,9 @@ def test_R31_the_identity_holds_at_every_step(overlap: bool) -> None:
 def dflash(*faults: str, outputs: int = 100_000) -> simkv.Run:
     scenario = with_draft(
         hybrid(128, page_size=256, chunked_prefill_size=-1, max_total_tokens=778_496, swa_full_tokens_ratio=0.1),
-        "DFLASH", accept=16, num_draft_tokens=16,
+        "DFLASH",
+        accept=16,
+        num_draft_tokens=16,
     )
     scenario["policies"] = {"faults": list(faults)}
     return simkv.simulate(scenario, workload=requests([(256, outputs)]))
@@ -271,5 +293,3 @@ def test_PR33805_with_the_fault_off_it_runs_to_its_end() -> None:
     assert result.requests["output_tokens"].tolist() == [100_000]
     assert peak_tokens(result, "swa") <= 4 * 256
     assert result.summary["window_evicted_swa_tokens"] > 99_000
-
-

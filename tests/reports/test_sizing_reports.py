@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from report_cases import GIB, PLENTY, hybrid, model, peak_tokens, prefills, requests, run, with_draft
+from report_cases import GIB, PLENTY, hybrid, model, prefills, requests, run, with_draft
 
 import simkv
-from simkv.errors import EngineFault
 
 # ------------------------------------------------------------------------------------------------------ R01
 
@@ -41,7 +40,7 @@ def test_R01_an_architecture_outside_the_allow_list_pays_every_layer(hybrid_swa:
     assert plan.max_total_num_tokens == R01_BUDGET // 73_728 == 291_271
     assert plan.swa_max_total_num_tokens is None
     assert any("27 of 36 layers slide" in note and "all-full" in note for note in plan.notes)
-    assert 896_218 / 291_271 == pytest.approx(3.08, abs=0.005)
+    assert pytest.approx(3.08, abs=0.005) == 896_218 / 291_271
 
 
 @pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Olmo3ForCausalLM", "Exaone4ForCausalLM"])
@@ -100,18 +99,57 @@ def test_R02_without_a_draft_term_the_draft_pool_is_over_the_budget(algorithm: s
     assert r02(draft=False).max_total_num_tokens == 485_451
 
 
+def test_R02_a_run_reports_the_memory_nobody_charged() -> None:
+    scenario = with_draft(hybrid(128, max_total_tokens=8192, swa_full_tokens_ratio=0.5), "EAGLE")
+    scenario["policies"] = {"faults": ["no-draft-budget"]}
+    result = simkv.simulate(scenario, workload=requests([(100, 10)]))
+    # The draft's pool with its padding row, and the padding rows of the target's two pools; a row takes 256 B.
+    assert result.summary["overcommit_bytes"] == (8192 + 1) * 256 + 256 + 256
+
+
+def r02_short_of_slack() -> simkv.Plan:
+    """Slack of 0.34 GiB beside a draft pool of about 0.93 GiB that nobody charged."""
+    config = {"kv_heads": 4, "head_dim": 128}
+    return simkv.plan(
+        {
+            "model": {"config": model("SF" * 18, window=128, **config), "hybrid_swa": True},
+            "draft": {"algorithm": "EAGLE", "config": model("F", **config)},
+            "memory": {"hbm": "34GiB", "weights": "3.66GiB", "mem_fraction_static": 0.99, "swa_full_tokens_ratio": 0.8},
+            "policies": {"faults": ["no-draft-budget"]},
+        }
+    )
+
+
+def test_R02_over_the_slack_is_known() -> None:
+    plan = r02_short_of_slack()
+    assert plan.kv_bytes == pytest.approx(30 * GIB, rel=1e-3)
+    assert plan.slack_bytes == pytest.approx(0.34 * GIB, rel=1e-3)
+    assert plan.overcommit_bytes > plan.slack_bytes
+    assert plan.fits_slack is False
+
+
+@pytest.mark.xfail(
+    strict=True, reason="fits_slack is False, but the plan is neither refused nor does it say so in words"
+)
+def test_R02_R04_over_the_slack_is_refused_or_said() -> None:
+    plan = r02_short_of_slack()
+    told = [*plan.notes, *(d.detail for d in plan.disagreements)]
+    assert plan.infeasible is not None or any("draft" in text and "0.93 GiB" in text for text in told)
+
+
 # ------------------------------------------------------------------------------------------------------ R04
 
 R04_LOCAL, R04_GLOBAL = 528, 264  # 2 heads (1 head) x 256 x 33 / 32 on one of 8 ranks
 R04_TOKENS = 21_638_400
 
 
-def r04(**memory: object) -> simkv.Plan:
+def r04(*faults: str, **memory: object) -> simkv.Plan:
     return simkv.plan(
         {
             "model": {"config": "inkling", "tp_size": 8, "kv_cache_dtype": "mxfp8"},
             "draft": {"algorithm": "EAGLE", "num_steps": 8, "enable_multi_layer_eagle": True},
             "memory": {"swa_full_tokens_ratio": 0.1, "page_size": 128} | memory,
+            "policies": {"faults": list(faults)},
         }
     )
 
@@ -142,9 +180,17 @@ def test_R04_eight_draft_pools_of_two_sizes() -> None:
     assert sum(gib[f"draft{d}"] for d in range(7)) == pytest.approx(63.84, abs=0.01)
     assert sum(gib.values()) == pytest.approx(74.48, abs=0.01)
     # The buffer that failed: keys of local depth 7; and what that depth lacks beside the 0.35 GiB left.
-    assert R04_TOKENS * 256 / GIB == pytest.approx(5.16, abs=0.005)
+    assert pytest.approx(5.16, abs=0.005) == R04_TOKENS * 256 / GIB
     assert gib["draft7"] - 0.35 == pytest.approx(10.29, abs=0.005)
     assert plan.overcommit_bytes == plan.padding_bytes
+
+
+def test_R04_a_budget_for_the_target_alone_is_over_by_all_eight_pools() -> None:
+    plan = r04("no-draft-budget", kv_bytes=R04_TOKENS * 5808)
+    assert plan.max_total_num_tokens == R04_TOKENS
+    over = plan.overcommit_bytes - plan.padding_bytes
+    assert over == R04_TOKENS * 3696
+    assert over / GIB == pytest.approx(74.48, abs=0.01)
 
 
 # ------------------------------------------------------------------------------------------------------ R05
@@ -165,13 +211,13 @@ def r05(draft_weights: object) -> simkv.Plan:
 
 def test_R05_transient_draft_weights_cost_capacity() -> None:
     assert R05_TENSOR == 2_542_796_800
-    assert 2 * R05_TENSOR / GIB == pytest.approx(4.736, abs=0.0005)
+    assert pytest.approx(4.736, abs=0.0005) == 2 * R05_TENSOR / GIB
     without, counted = r05(0), r05(2 * R05_TENSOR)
     assert counted.bytes_per_token == R05_CELL
     assert without.kv_bytes - counted.kv_bytes == 5_085_593_600
     lost = without.max_total_num_tokens - counted.max_total_num_tokens
     assert lost in (83_329, 83_330)
-    assert 5_085_593_600 / R05_CELL == pytest.approx(83_329.4, abs=0.05)
+    assert pytest.approx(83_329.4, abs=0.05) == 5_085_593_600 / R05_CELL
 
 
 def test_R05_draft_weights_are_a_line_of_their_own_and_units_are_kept_apart() -> None:
@@ -198,7 +244,7 @@ def test_R06_swa_pool_of_a_ratio(ratio: float, tokens: int) -> None:
 
 
 def test_R06_the_ratio_that_holds_the_chunks_in_flight() -> None:
-    assert 2 * 8192 * 1.05 / 32_768 == pytest.approx(0.525)
+    assert pytest.approx(0.525) == 2 * 8192 * 1.05 / 32_768
     assert simkv.plan(r06(0.525)).swa_max_total_num_tokens >= 2 * 8192 + 128 + 256
     assert simkv.plan(r06(0.2625)).swa_max_total_num_tokens >= 8192
 
@@ -234,7 +280,9 @@ def test_R06_without_chunking_it_waits_for_ever() -> None:
     assert result.summary["requests.completed"] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the fault names pool and figures, but no remedy such as the ratio that avoids it")
+@pytest.mark.xfail(
+    strict=True, reason="the fault names pool and figures, but no remedy such as the ratio that avoids it"
+)
 def test_R06_R18_the_fault_names_the_ratio_that_avoids_it() -> None:
     result = run(r06(), [(6000, 10)])
     assert result.fault is not None
@@ -244,8 +292,8 @@ def test_R06_R18_the_fault_names_the_ratio_that_avoids_it() -> None:
 # ------------------------------------------------------------------------------------------------------ R10
 
 
-@pytest.mark.parametrize(("tokens", "within"), [(256, 1e-9), (4096, 1e-9), (65_536, 1e-9)])
-def test_R10_bytes_of_a_request_with_and_without_the_window(tokens: int, within: float) -> None:
+@pytest.mark.parametrize("tokens", [256, 4096, 65_536])
+def test_R10_bytes_of_a_request_with_and_without_the_window(tokens: int) -> None:
     def bytes_held(split: bool) -> int:
         scenario = {
             "model": {"config": "gpt-oss-120b", "hybrid_swa": "engine" if split else False},
@@ -258,7 +306,7 @@ def test_R10_bytes_of_a_request_with_and_without_the_window(tokens: int, within:
                 "disable_overlap_schedule": True,
             },
         }
-        # The third decode step stores the token before the last; the window moves from the second on.
+        # The third decode step stores token number ``tokens``; the window moves from the second on.
         result = run(scenario, [(tokens - 3, 8)])
         pools = {p["pool"]: p["bytes_per_token"] for p in result.plan["pools"]}
         row = result.timeline[result.timeline["full_uncached_tokens"] == tokens].iloc[0]
@@ -268,9 +316,10 @@ def test_R10_bytes_of_a_request_with_and_without_the_window(tokens: int, within:
     assert bytes_held(False) == 36 * tokens * layer
     assert bytes_held(True) == (18 * tokens + 18 * 128) * layer
     exact = 36 * tokens / (18 * tokens + 18 * 128)
-    assert bytes_held(False) / bytes_held(True) == pytest.approx(exact, rel=within)
+    assert bytes_held(False) / bytes_held(True) == pytest.approx(exact)
     if tokens == 65_536:
-        assert exact == pytest.approx(1.9961, abs=5e-5) == pytest.approx(2, rel=0.002)
+        assert exact == pytest.approx(1.9961, abs=5e-5)
+        assert exact == pytest.approx(2, rel=0.002)
     if tokens == 256:
         assert exact == pytest.approx(1.333, abs=5e-4)
 
@@ -281,8 +330,14 @@ def test_R10_bytes_of_a_request_with_and_without_the_window(tokens: int, within:
 def r11(steps: int) -> simkv.Plan:
     scenario: dict[str, object] = {
         "model": {"config": model("F" * 24, kv_heads=8, head_dim=128)},
-        "memory": {"gpu": "h200", "weights": "90GiB", "draft_weights": "2GiB" if steps else 0, "chunked_prefill_size": 16_384,
-                   "max_running_requests": 48, "overhead": 0 if steps else "2GiB"},
+        "memory": {
+            "gpu": "h200",
+            "weights": "90GiB",
+            "draft_weights": "2GiB" if steps else 0,
+            "chunked_prefill_size": 16_384,
+            "max_running_requests": 48,
+            "overhead": 0 if steps else "2GiB",
+        },
     }
     if steps:
         scenario["draft"] = {"algorithm": "EAGLE", "config": model("F", kv_heads=8, head_dim=128), "num_steps": steps}
@@ -325,7 +380,8 @@ def test_R15_live_window_slots_of_every_step(page: int, overlap: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "overlap", "mean", "peak"), [(256, False, 384, 512), (128, False, 256, 256), (256, True, 385, 512), (128, True, 257, 384)]
+    ("page", "overlap", "mean", "peak"),
+    [(256, False, 384, 512), (128, False, 256, 256), (256, True, 385, 512), (128, True, 257, 384)],
 )
 def test_R15_mean_over_a_whole_page_and_peak(page: int, overlap: bool, mean: int, peak: int) -> None:
     _, live = r15(page, overlap=overlap)
@@ -344,16 +400,3 @@ def test_R15_mean_and_peak_are_reported_apart() -> None:
     assert 256 < summary["swa_token_usage.mean"] * 8192 < 512
     assert summary["swa_token_usage.mean"] < summary["swa_token_usage.peak"]
     assert (max(live), min(live)) == (512, 256)
-
-
-# ------------------------------------------------------------------------------------------------------ helpers' use
-
-
-def test_R02_a_run_with_the_missing_draft_term_still_says_so() -> None:
-    scenario = with_draft(hybrid(128, max_total_tokens=8192, swa_full_tokens_ratio=0.5), "EAGLE")
-    scenario["policies"] = {"faults": ["no-draft-budget"]}
-    result = simkv.simulate(scenario, workload=requests([(100, 10)]))
-    # A user's cap leaves memory over, but nothing was charged for the draft: 4 B x 64 a token, and padding rows.
-    assert result.summary["overcommit_bytes"] == (8192 + 1) * 256 + 256 + 256
-    assert peak_tokens(result, "full") > 100
-    assert EngineFault.exit_code == 3

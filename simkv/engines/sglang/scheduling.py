@@ -533,9 +533,7 @@ class Scheduler:
     def _release(self, handle: int, need: int, kind: str) -> None:
         table, memory = self.table, self.memory
         pool = memory.short_pool(need)
-        cause = f"decode step short of {pool}-pool tokens"
-        if kind == "abort":
-            cause = f"the last request alone does not fit the {pool} pool"
+        cause = self._full_text(pool) if kind == "abort" else f"decode step short of {pool}-pool tokens"
         self.events.append(Event(kind, handle, pool, ceil_page(int(table.allocated[handle]), self.page), cause))
         memory.release(handle)
         table.status[handle] = RETRACTED
@@ -544,6 +542,18 @@ class Scheduler:
         table.committed[handle] = table.protected[handle] = 0
         table.decode_idx[handle] = table.extend_idx[handle] = 0
         table.middle_chunks[handle] = 0
+
+    def _full_text(self, pool: str) -> str:
+        """That one request alone fills ``pool``, and how full the other pool is meanwhile."""
+        full, swa = self.memory.full, self.memory.swa
+        if full is None or swa is None:
+            return f"alone in a full {pool} pool of {self.memory.capacity:,} tokens"
+        short, other = (swa, full) if pool == "swa" else (full, swa)
+        label = {"swa": "SWA", "full": "full"}
+        return (
+            f"its {label[short.name]} pool of {short.capacity:,} tokens is full, the {label[other.name]} pool "
+            f"{other.used / other.capacity:.0%} used"
+        )
 
     # ------------------------------------------------------------------ results
     def complete(self, step: Step, accepted: IntArray | None) -> list[int]:
