@@ -104,9 +104,7 @@ def test_stated_requests_cap_the_decode_graphs() -> None:
 
 
 def test_budget_is_the_static_share_less_all_that_is_resident() -> None:
-    budget = kv_budget(
-        100 * GIB, 0.75, weights=30 * GIB, draft_weights=2 * GIB, overhead=GIB, state=3 * GIB
-    )
+    budget = kv_budget(100 * GIB, 0.75, weights=30 * GIB, draft_weights=2 * GIB, overhead=GIB, state=3 * GIB)
     assert budget.kv == (75 - 30 - 2 - 1 - 3) * GIB
     assert budget.slack == 25 * GIB
 

@@ -110,9 +110,7 @@ def inkling(ids: list[int] | None, *, name: str = "inkling", **facts: Any) -> Pl
     if ids is not None:
         config["mtp_local_layer_ids"] = ids
     facts = {"kv_bytes": 100 * GIB, "page_size": 128, "swa_full_tokens_ratio": None} | facts
-    return plan(
-        config, model={"tp_size": 8, "kv_cache_dtype": "fp8_e4m3"}, draft={"num_steps": 8}, **facts
-    )
+    return plan(config, model={"tp_size": 8, "kv_cache_dtype": "fp8_e4m3"}, draft={"num_steps": 8}, **facts)
 
 
 @pytest.mark.parametrize("routing", RULES)
@@ -193,7 +191,10 @@ def test_inkling_with_fewer_runners_than_depths() -> None:
 
 def test_inkling_as_a_single_runner_is_an_ordinary_block() -> None:
     shown = plan(
-        "inkling", model={"tp_size": 8}, draft={"enable_multi_layer_eagle": False}, page_size=128,
+        "inkling",
+        model={"tp_size": 8},
+        draft={"enable_multi_layer_eagle": False},
+        page_size=128,
         swa_full_tokens_ratio=None,
     )
     full, swa = sized(512 * 13 + 1024 * 6 + 0.1 * 1024 * 55, page=128)
@@ -373,7 +374,9 @@ def test_k1_ring_charged_full_pool_allocated() -> None:
     assert codes(shown) == {"K1": (F - S) * full}
     assert codes(shown)["K1"] / GIB == pytest.approx(1.96, abs=0.005)
     assert [row(pool)[1:] for pool in drafts(shown)] == [
-        ("swa", 1, full, "identity"), ("full", 1, full, "target"), ("swa", 1, full, "identity")
+        ("swa", 1, full, "identity"),
+        ("full", 1, full, "target"),
+        ("swa", 1, full, "identity"),
     ]
     assert shown.overcommit_bytes - shown.padding_bytes == codes(shown)["K1"]
 
@@ -514,7 +517,9 @@ def test_generalized_on_a_block_at_layer_zero(architecture: str) -> None:
     full, _ = sized(F * 12 + S * 3 + 0.1 * S * 36)
     # A ring for the first depth; the others are taken for full although the block asks for layer 0.
     assert [row(pool)[1:] for pool in drafts(shown)] == [
-        ("swa", 1, full, "identity"), ("full", 1, full, "target"), ("full", 1, full, "target")
+        ("swa", 1, full, "identity"),
+        ("full", 1, full, "target"),
+        ("full", 1, full, "target"),
     ]
     assert [one.code for one in shown.disagreements] == ["K1", "K9", "K1", "K9"]
     # The class flag closes it: ordinary blocks, stranded memory.
@@ -529,7 +534,9 @@ def test_k10_draft_pool_sized_before_the_split() -> None:
     assert [one.code for one in shown.disagreements] == ["K10"] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="a full sub-pool of a hybrid draft is not checked against the slots that index it")
+@pytest.mark.xfail(
+    strict=True, reason="a full sub-pool of a hybrid draft is not checked against the slots that index it"
+)
 def test_k10_names_full_depths_too() -> None:
     shown = plan(local(), draft=depths([0, 1, 2], []), routing="depth-owned", faults=("draft-pool-pre-split",))
     assert [one.code for one in shown.disagreements].count("K10") == 3
@@ -672,7 +679,13 @@ IDS = st.lists(st.integers(0, 4), unique=True)
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(RULES), st.none() | IDS, IDS, IDS, st.booleans(), st.integers(1, 4), st.integers(0, 4),
+    st.sampled_from(RULES),
+    st.none() | IDS,
+    IDS,
+    IDS,
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(0, 4),
     st.sampled_from([1, 16, 64]),
 )
 def test_every_routing_adds_up(

@@ -102,9 +102,7 @@ def test_worked_hybrid_sizes(
 
 @pytest.mark.parametrize(("window", "cap"), [(128, 50_624), (512, 69_056)])
 def test_worked_request_cap(window: int, cap: int) -> None:
-    shown = plan(
-        EXAMPLE | {"sliding_window": window}, draft=MTP, disable_radix_cache=True, chunked_prefill_size=8192
-    )
+    shown = plan(EXAMPLE | {"sliding_window": window}, draft=MTP, disable_radix_cache=True, chunked_prefill_size=8192)
     assert shown.configurator == "SWARequestCapPoolConfigurator"
     assert shown.max_running_requests == 48
     # dec: twice the 4 tokens of a step; two chunks in flight with the overlap schedule
@@ -129,9 +127,7 @@ def test_gemma_3_is_sized_all_full_unless_split_on_purpose() -> None:
     assert split.window == 1023
 
 
-@pytest.mark.parametrize(
-    ("ids", "tokens"), [([0, 2, 4, 5, 6, 7], 11_650_816), ([], 13_980_928), (None, 17_772_416)]
-)
+@pytest.mark.parametrize(("ids", "tokens"), [([0, 2, 4, 5, 6, 7], 11_650_816), ([], 13_980_928), (None, 17_772_416)])
 def test_inkling_with_and_without_its_local_depths(ids: list[int] | None, tokens: int) -> None:
     config = {key: value for key, value in catalogue.config("inkling").items() if key != "mtp_local_layer_ids"}
     if ids is not None:
@@ -274,9 +270,7 @@ def test_a_token_cap_is_split_anew() -> None:
 
 
 def test_a_token_cap_in_cap_mode_leaves_a_broken_page() -> None:
-    shown = plan(
-        disable_radix_cache=True, max_running_requests=64, chunked_prefill_size=8192, max_total_tokens=5000
-    )
+    shown = plan(disable_radix_cache=True, max_running_requests=64, chunked_prefill_size=8192, max_total_tokens=5000)
     assert sizes(shown) == (4992, 4992, 5000)
     assert any("no whole number of pages" in note for note in shown.notes)
 
@@ -526,22 +520,22 @@ def written(case: dict[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {"tp_size": given_.get("tp_size", 1), "kv_cache_dtype": given_.get("kv_dtype", "bf16")}
     if "swa_layer_ids" in model:
         config |= layer_types(model)
-        for ours, theirs in (("swa_num_key_value_heads", "swa_num_kv_heads"), ("swa_head_dim",) * 2,
-                             ("swa_v_head_dim",) * 2, ("mtp_local_layer_ids",) * 2):
-            if theirs in model:
-                config[ours] = model[theirs]
+        config |= {key: model[key] for key in ("swa_head_dim", "swa_v_head_dim", "mtp_local_layer_ids") if key in model}
+        config["swa_num_key_value_heads"] = model.get("swa_num_kv_heads", model["num_kv_heads"])
         table |= {"hybrid_swa": True, "cache_window": model["sliding_window"]}
     memory = {
         "kv_bytes": given_["available_bytes"],
         "max_running_requests": given_.get("max_running_requests", "pool"),
         "chunked_prefill_size": given_.get("chunked_prefill_size", -1),
     }
-    memory |= {
-        key: given_[key]
-        for key in ("page_size", "swa_full_tokens_ratio", "max_total_tokens", "disable_radix_cache",
-                    "disable_overlap_schedule")
-        if key in given_
-    }
+    shared = (
+        "page_size",
+        "swa_full_tokens_ratio",
+        "max_total_tokens",
+        "disable_radix_cache",
+        "disable_overlap_schedule",
+    )
+    memory |= {key: given_[key] for key in shared if key in given_}
     if "eviction_interval" in given_:
         memory["swa_eviction_interval"] = given_["eviction_interval"]
     data = {"model": {"config": config, **table}, "memory": memory, "policies": {"routing": "depth-owned"}}
@@ -623,8 +617,7 @@ def test_recorded_sizing(case: dict[str, Any]) -> None:
         names = ("full", "swa", "swa_full")
         assert shown.draft_layers == {name: wanted[f"draft_{name}_layers_num"] for name in names}
     if error is None:
-        keys = ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens",
-                "max_running_requests")
+        keys = ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens", "max_running_requests")
         assert {key: getattr(shown, key) for key in keys} == {key: wanted[key] for key in keys}
 
 
@@ -649,8 +642,7 @@ def test_recorded_draft_pools(case: dict[str, Any]) -> None:
         assert shown.infeasible.engine_error == wanted["error"]
         return
     assert shown.infeasible is None
-    assert dict(zip(("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens"), sizes(shown),
-                    strict=True)) == wanted["config"]
+    assert {key: getattr(shown, key) for key in wanted["config"]} == wanted["config"]
     expected = described("target", wanted["target_pool"])
     for number, draft in enumerate(wanted["drafts"]):
         expected += described(f"draft{number}", draft["pool"])

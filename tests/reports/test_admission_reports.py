@@ -127,7 +127,7 @@ def test_R18_a_stated_number_of_requests_sizes_the_pool_for_them() -> None:
 
 
 def test_R19_need_of_a_request_that_resumes_on_a_cached_window() -> None:
-    # Only the rule: 8 new prompt tokens count as a page of 64, 16 outputs, a page; not a whole window of 1,024 and a page.
+    # Only the rule: 8 new prompt tokens count as a page of 64, then 16 outputs and a page; not window and page.
     memory = KvMemory(CountedPool("full", 1 << 20, 64), CountedPool("swa", 2112, 64), 8, 64)
     one = PrefillPass(
         memory, memory.table.input_tokens[:0], 0.7, max_prefill_tokens=16_384, chunk=8192, mixed=0, window=1024
