@@ -236,14 +236,15 @@ def _pattern_problems(pattern: str, window: int | None) -> list[Problem]:
 
 
 def _settled(arch: Arch) -> Arch:
-    """``arch`` with its state counted, and without geometries that no layer needs."""
+    """``arch`` with its state counted, and without a sliding geometry that no layer needs.
+
+    The full geometry stays: budgets price draft layers with it whatever the trunk holds.
+    """
     state = arch.state_bytes()
-    needs_full = arch.count("full", "mla") or arch.num_nextn_predict_layers or arch.mtp_blocks_in_checkpoint
     # The convolution state is wide for both kinds whatever the layers are.
     needs_sliding = arch.count("sliding", "chunked") or arch.mtp_local_layer_ids or arch.sconv_kernel_size
     return replace(
         arch,
-        full=arch.full if needs_full or arch.sconv_kernel_size else None,
         sliding=arch.sliding if needs_sliding else None,
         state_bytes_per_request=state,
     )

@@ -25,8 +25,9 @@ from simkv.engines.sglang.budget import (
     default_mem_fraction_static,
     kv_budget,
 )
+from simkv.engines.sglang.drafts import StatedDraft
 from simkv.engines.sglang.hybrid import cache_window, is_hybrid
-from simkv.engines.sglang.plan import StatedDraft, build_plan
+from simkv.engines.sglang.plan import build_plan
 from simkv.engines.sglang.routing import ROUTING_RULES, RoutingRule
 from simkv.engines.sglang.settings import DTYPE_BYTES, FAULTS, Settings, Spec, resolve_ratio, resolve_spec
 from simkv.errors import ModelError, Problem, ScenarioError, nearest
@@ -86,7 +87,7 @@ class ModelSection(_Section):
     """Which model is served, and how its KV is stored."""
 
     config: str | dict[str, Any] = Field(description="built-in name, path of an HF config.json, or an inline table")
-    kv_cache_dtype: Annotated[str, _one_of("auto", *DTYPE_BYTES)] = Field("auto", description="--kv-cache-dtype")
+    kv_cache_dtype: Annotated[str, _one_of(*DTYPE_BYTES)] = Field("auto", description="--kv-cache-dtype")
     tp_size: Count = Field(1, description="--tp-size, ranks the attention heads are split over")
     hybrid_swa: bool | Literal["engine"] = Field(
         "engine", description="engine: its own allow-list decides; true opts in; false: --disable-hybrid-swa-memory"
@@ -146,7 +147,9 @@ class MemorySection(_Section):
         None, description="--chunked-prefill-size; -1 switches chunking off; default by GPU memory"
     )
     max_prefill_tokens: Count = Field(16384, description="--max-prefill-tokens")
-    swa_eviction_interval: Count = Field(128, description="SGLANG_SWA_EVICTION_INTERVAL")
+    swa_eviction_interval: Annotated[int, Field(ge=0, strict=True)] = Field(
+        128, description="SGLANG_SWA_EVICTION_INTERVAL"
+    )
     disable_radix_cache: bool = Field(False, description="--disable-radix-cache")
     disable_overlap_schedule: bool = Field(False, description="--disable-overlap-schedule")
     enable_mixed_chunk: bool = Field(False, description="--enable-mixed-chunk")
@@ -530,12 +533,13 @@ class Scenario:
             chunked_prefill_size=default_chunked_prefill_size(mib) if chunk is None else chunk,
             max_prefill_tokens=memory.max_prefill_tokens,
             context_len=context,
-            swa_eviction_interval=memory.swa_eviction_interval,
+            swa_eviction_interval=max(1, memory.swa_eviction_interval),
             disable_radix_cache=memory.disable_radix_cache,
             disable_overlap_schedule=memory.disable_overlap_schedule,
             enable_mixed_chunk=memory.enable_mixed_chunk,
             schedule_conservativeness=policies.schedule_conservativeness,
             hybrid=hybrid,
+            hybrid_disabled=model.hybrid_swa is False,
             window=window,
             spec=spec,
             faults=frozenset(policies.faults),
@@ -575,7 +579,9 @@ class Scenario:
                 tp_size=settings.tp_size,
                 chunked_prefill_size=settings.chunked_prefill_size,
                 max_prefill_tokens=settings.max_prefill_tokens,
-                max_running_requests=settings.max_running_requests,
+                # The engine chooses the fraction before speculation sets its 48 requests
+                # (arg_groups/pipeline.py:218, 306).
+                max_running_requests=memory.max_running_requests if memory.max_running_requests != "pool" else None,
                 mla=arch.count("mla") > 0,
             )
             notes.append(f"memory.mem_fraction_static is {fraction}: the engine's own heuristic")
@@ -715,13 +721,11 @@ class Scenario:
                 self.source, [Problem("steptime.gpu", "is missing: the roofline needs a GPU (memory.gpu)")]
             )
         r = self.resolved
-        dtype = r.settings.kv_cache_dtype
-        per_element = r.arch.dtype_bytes if dtype == "auto" else DTYPE_BYTES[dtype]
         return {
             "gpu": gpu(name, place="steptime.gpu"),
             "arch": r.arch,
             "tp_size": r.settings.tp_size,
-            "kv_bytes": per_element,
+            "kv_bytes": DTYPE_BYTES[r.settings.kv_cache_dtype],
             **table,
         }
 

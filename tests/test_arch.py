@@ -134,7 +134,7 @@ def test_plain_geometry_and_defaults() -> None:
     assert arch("head_dim", hidden_size=1024).full == Geometry(2, 128, 128)
     assert arch(v_head_dim=32).full == Geometry(2, 64, 32)
     assert arch(sliding_window=8).sliding == Geometry(2, 64, 64)
-    assert arch(sliding_window=8).full is None
+    assert arch(sliding_window=8).full == Geometry(2, 64, 64)
     assert arch("num_key_value_heads", num_attention_groups=4).full == Geometry(4, 64, 64)
 
 
@@ -207,7 +207,8 @@ def test_an_mtp_layer_keeps_the_geometry_it_needs() -> None:
     assert arch(mtp_local_layer_ids=[0]).sliding == Geometry(2, 64, 64)
     assert arch(mtp_local_layer_ids=[]).sliding is None
     assert arch(sliding_window=8, num_nextn_predict_layers=1).full == Geometry(2, 64, 64)
-    assert arch(sliding_window=8, num_nextn_predict_layers=0).full is None
+    # Budgets price draft layers with it whatever the trunk holds.
+    assert arch(sliding_window=8, num_nextn_predict_layers=0).full == Geometry(2, 64, 64)
 
 
 # ---------------------------------------------------------------- dtype, weights, parameters

@@ -18,9 +18,19 @@ def spec_of(rng: random.Random) -> dict[str, Any] | None:
         return None
     steps = rng.randint(1, 5)
     if kind < 0.8:
-        return {"algorithm": rng.choice(["EAGLE", "EAGLE3"]), "num_steps": steps, "topk": 1, "num_draft_tokens": steps + 1}
+        return {
+            "algorithm": rng.choice(["EAGLE", "EAGLE3"]),
+            "num_steps": steps,
+            "topk": 1,
+            "num_draft_tokens": steps + 1,
+        }
     topk = rng.randint(2, 4)
-    return {"algorithm": "EAGLE", "num_steps": steps, "topk": topk, "num_draft_tokens": rng.randint(2, steps * topk + 1)}
+    return {
+        "algorithm": "EAGLE",
+        "num_steps": steps,
+        "topk": topk,
+        "num_draft_tokens": rng.randint(2, steps * topk + 1),
+    }
 
 
 def request_of(rng: random.Random, number: int, longest: int, spec: bool) -> dict[str, Any]:

@@ -61,14 +61,21 @@ def hf_config(m: Case) -> Case:
     return config
 
 
-DTYPES = {"fp16": ("float16", "auto"), "fp32": ("float32", "auto")}
+TARGET_OF = {
+    "InklingForConditionalGenerationMTP": "InklingForConditionalGeneration",
+    "Step3p5MTP": "Step3p5ForCausalLM",
+    "MiMoV2MTP": "MiMoV2FlashForCausalLM",
+}
+DTYPES = {"bf16": "bf16", "fp16": "auto", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 
 
 def scenario(case: Case) -> Case:
     """A sizing or draft_pool input as a scenario."""
     m = case["model"]
-    dtype, kv = DTYPES.get(case.get("kv_dtype", "bf16"), ("bfloat16", case.get("kv_dtype", "bf16")))
-    model: Case = {"config": {**hf_config(m), "torch_dtype": dtype}, "kv_cache_dtype": kv, "tp_size": case.get("tp_size", 1)}
+    kv = case.get("kv_dtype", "bf16")
+    if kv not in DTYPES:
+        raise Skip(f"KV dtype {kv}, which no launch flag asks for")
+    model: Case = {"config": hf_config(m), "kv_cache_dtype": DTYPES[kv], "tp_size": case.get("tp_size", 1)}
     memory: Case = {
         "kv_bytes": case["available_bytes"],
         "page_size": case.get("page_size", 1),
@@ -86,6 +93,12 @@ def scenario(case: Case) -> Case:
     if case.get("disaggregation_mode", "null") != "null":
         raise Skip("prefill/decode disaggregation")
     made: Case = {"model": model, "memory": memory}
+    read_as = case.get("draft_model")
+    if read_as is not None and read_as.get("is_hybrid_swa"):
+        # Path-less MTP: the draft's class and layer count are read from the target's own config.
+        model["config"]["architectures"] = [TARGET_OF.get(read_as.get("architecture"), "CustomForCausalLM")]
+        if read_as.get("num_nextn_predict_layers") is not None:
+            model["config"]["num_nextn_predict_layers"] = read_as["num_nextn_predict_layers"]
     spec = case.get("spec") or {}
     if spec.get("algorithm"):
         made["draft"] = draft(case, spec)
@@ -139,7 +152,12 @@ def sizing(case: Case) -> Case:
         return out | {"error": plan["infeasible"]["engine_error"]}
     return out | {
         key: plan[key]
-        for key in ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens", "max_running_requests")
+        for key in (
+            "max_total_num_tokens",
+            "full_max_total_num_tokens",
+            "swa_max_total_num_tokens",
+            "max_running_requests",
+        )
     }
 
 
@@ -173,7 +191,11 @@ def draft_pool(case: Case) -> Case:
     # The recorded draft runners need not be num_steps of them: ask for as many as the deepest one.
     depths = case.get("draft_model_idx", [None])
     if depths != [None]:
-        made["draft"] |= {"enable_multi_layer_eagle": True, "num_steps": max(depths) + 1, "num_draft_tokens": max(depths) + 2}
+        made["draft"] |= {
+            "enable_multi_layer_eagle": True,
+            "num_steps": max(depths) + 1,
+            "num_draft_tokens": max(depths) + 2,
+        }
     else:
         made["draft"]["enable_multi_layer_eagle"] = False
     plan = simkv.plan(simkv.load(made)).to_dict()
@@ -203,7 +225,9 @@ def draft_pool(case: Case) -> Case:
             }
         )
     return {
-        "config": {key: plan[key] for key in ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens")},
+        "config": {
+            key: plan[key] for key in ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens")
+        },
         "target": {name: part(pool("target", name)) for name in ("full", "swa")},
         "mapping_len": span + page + 1,
         "drafts": drafts,
@@ -225,7 +249,8 @@ def draft_pool_expected(result: Case) -> Case:
             "draft_model_idx": d["draft_model_idx"],
             "full": part(p["full"] if split else p),
             "swa": part(p["swa"]) if split else {"layers": 0, "bytes": 0, "rows": None},
-            "identity": bool(split and p["mapping_is_identity"]),
+            # The table of an all-SWA target happens to map every slot to itself.
+            "identity": bool(split and p["mapping_is_identity"] and not d["mapping_is_targets"]),
             "targets": d["mapping_is_targets"],
         }
 

@@ -165,8 +165,12 @@ class Driver:
                 self.reported.add(h)
                 aborted = bool(t.to_abort[h])
                 out["finished"].append(
-                    [self.names[h], "FINISH_ABORT" if aborted else "FINISH_LENGTH", int(t.output[h]),
-                     int(t.finished_len[h])]
+                    [
+                        self.names[h],
+                        "FINISH_ABORT" if aborted else "FINISH_LENGTH",
+                        int(t.output[h]),
+                        int(t.finished_len[h]),
+                    ]
                 )
         engine.memory.check()
         out["conserved"] = None if step is None else True

@@ -166,7 +166,6 @@ def test_weights_beyond_the_static_share_are_refused() -> None:
     assert plan("llama-3.1-8b", mem_fraction_static=float(fix[1]) - 0.001, **facts).infeasible is not None
 
 
-@pytest.mark.xfail(strict=True, reason="the fraction named leaves out the fixed request state")
 def test_the_fraction_named_for_a_refusal_counts_the_request_state() -> None:
     facts: dict[str, Any] = {"hbm": "100GiB", "weights": "80GiB", "state_bytes": "10GiB"}
     refused = plan("inkling-small", mem_fraction_static=0.85, **facts)
@@ -176,14 +175,12 @@ def test_the_fraction_named_for_a_refusal_counts_the_request_state() -> None:
     assert float(fix[1]) == pytest.approx(0.9, abs=1e-3)
 
 
-@pytest.mark.xfail(strict=True, reason="a fraction above 1 is named as a remedy")
 def test_no_fraction_is_named_that_cannot_be_set() -> None:
     refused = plan("llama-3.1-70b", gpu="h100")
     assert refused.infeasible is not None
     assert "mem_fraction_static >" not in refused.infeasible.text()
 
 
-@pytest.mark.xfail(strict=True, reason="the 48 requests that speculation implies cap the decode graphs too early")
 def test_the_static_fraction_is_chosen_before_speculation_sets_its_requests() -> None:
     # The memory defaults resolve before the speculative ones (arg_groups/pipeline.py:218, 306).
     dense = plan("llama-3.1-8b", gpu="h200")

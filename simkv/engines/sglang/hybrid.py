@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from simkv.arch import Arch
 
-__all__ = ["HYBRID_ARCHITECTURES", "cache_window", "default_ratio", "default_spec", "is_hybrid", "layer_split"]
+__all__ = [
+    "BLOCK_ZERO",
+    "HYBRID_ARCHITECTURES",
+    "INKLING",
+    "cache_window",
+    "default_ratio",
+    "default_spec",
+    "defaults_to_multi_layer",
+    "is_hybrid",
+    "layer_split",
+]
 
 # configs/model_config.py:2651-2697
 HYBRID_ARCHITECTURES = frozenset(
@@ -86,7 +96,7 @@ BLOCK_ZERO = frozenset(
     ]
 )
 
-_INKLING = frozenset(["InklingForConditionalGeneration", "InklingForConditionalGenerationMTP"])
+INKLING = frozenset(["InklingForConditionalGeneration", "InklingForConditionalGenerationMTP"])
 
 
 def is_hybrid(arch: Arch, hybrid_swa: bool | None) -> bool:
@@ -134,7 +144,7 @@ def cache_window(arch: Arch, stated: int | None) -> int | None:
 
 def default_ratio(arch: Arch) -> float:
     """Default of ``swa_full_tokens_ratio``: 0.8, and 0.1 for Inkling."""
-    return 0.1 if arch.architecture in _INKLING else 0.8
+    return 0.1 if arch.architecture in INKLING else 0.8
 
 
 def default_spec(architecture: str, algorithm: str) -> tuple[int, int, int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simkv.arch import Arch
 from simkv.engines.base import Charge, Disagreement, Infeasible, Plan, PoolPlan
 from simkv.engines.sglang.budget import KvBudget
+from simkv.engines.sglang.disagree import disagreements
+from simkv.engines.sglang.drafts import DraftFacts, StatedDraft, draft_facts
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode
-from simkv.engines.sglang.routing import DraftFacts, RoutingRule, disagreements, draft_facts, draft_pools
+from simkv.engines.sglang.routing import Capacity, RoutingRule, draft_pools, route
 from simkv.engines.sglang.settings import Settings
 from simkv.engines.sglang.sizing import (
     Cell,
@@ -20,20 +22,10 @@ from simkv.engines.sglang.sizing import (
     solve,
 )
 
-__all__ = ["StatedDraft", "build_plan"]
+__all__ = ["build_plan"]
 
 NAME = "sglang@0.5.23"
-
-
-@dataclass(frozen=True)
-class StatedDraft:
-    """Facts of the draft that a scenario states outright; None lets them be derived."""
-
-    num_layers: int | None = None
-    num_swa_layers: int | None = None
-    swa_ids: tuple[int, ...] | None = None
-    full_ids: tuple[int, ...] | None = None
-    layer_id_is_depth: bool | None = None
+GIB = 1 << 30
 
 
 def build_plan(
@@ -113,67 +105,40 @@ def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDra
         arch,
         draft,
         settings,
-        full_bytes=layer_bytes(mode.full or mode.sliding, mode, dtype, tp),
-        swa_bytes=layer_bytes(mode.sliding or mode.full, mode, dtype, tp),
-        num_layers=stated.num_layers,
-        num_swa_layers=stated.num_swa_layers,
-        swa_ids=stated.swa_ids,
-        full_ids=stated.full_ids,
-        layer_id_is_depth=stated.layer_id_is_depth,
+        full_bytes=layer_bytes(mode.full or mode.sliding, dtype, tp),
+        swa_bytes=layer_bytes(mode.sliding or mode.full, dtype, tp),
+        stated=stated,
     )
 
 
 def _finish(
-    base: Plan,
-    one: Cell,
-    sizes: PoolSizes,
-    facts: DraftFacts | None,
-    rule: RoutingRule,
-    settings: Settings,
+    base: Plan, one: Cell, sizes: PoolSizes, facts: DraftFacts | None, rule: RoutingRule, settings: Settings
 ) -> Plan:
     page = settings.page_size
     full_tokens = sizes.max_total if sizes.full is None else sizes.full
     swa_tokens = sizes.swa or 0
-    # Every slot of an all-SWA model is an SWA slot.
-    span = full_tokens or swa_tokens
     pools: list[PoolPlan] = []
     if one.full_layers:
-        pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one, settings))
+        pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one))
     if one.swa_layers:
-        pools.append(_target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one, settings))
+        pools.append(_target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one))
     found: tuple[Disagreement, ...] = ()
     if facts is not None:
-        lump = one.draft_cell if not settings.hybrid or (settings.spec and settings.spec.is_dflash) else None
-        pre_split = None
-        if "draft-pool-pre-split" in settings.faults and settings.hybrid:
-            # Sized from the budget as if every layer were full, before the split raised the full capacity.
-            dense = one.full_layer * one.full_layers + one.swa_layer * one.swa_layers
-            pre_split = base.kv_bytes // dense // page * page
-        drafts = draft_pools(
-            rule,
-            facts,
-            one.terms,
-            settings,
-            full_tokens=span,
-            swa_tokens=swa_tokens,
-            target_full_bytes=one.full_layer,
-            target_swa_bytes=one.swa_layer,
-            draft_cell=lump,
-            pre_split_tokens=pre_split,
+        spec = settings.spec
+        in_one_sum = not settings.hybrid or (spec is not None and spec.is_dflash)
+        capacity = Capacity(
+            full=full_tokens,
+            swa=swa_tokens,
+            total=sizes.max_total,
+            full_price=one.full_layer,
+            swa_price=one.swa_layer,
+            lump=one.draft_cell if in_one_sum else None,
+            pre_split=_pre_split(base, one, settings),
         )
+        routes = route(rule, facts)
+        drafts = draft_pools(facts, routes, one.kinds, capacity, settings)
         pools.extend(drafts)
-        if settings.hybrid:
-            found = disagreements(
-                rule,
-                facts,
-                one.terms,
-                settings,
-                drafts,
-                full_tokens=full_tokens,
-                swa_tokens=swa_tokens,
-                target_full_bytes=one.full_layer,
-                target_swa_bytes=one.swa_layer,
-            )
+        found = disagreements(facts, routes, one.kinds, capacity, settings, drafts)
     return replace(
         base,
         max_total_num_tokens=sizes.max_total,
@@ -183,11 +148,28 @@ def _finish(
         pools=tuple(pools),
         disagreements=found,
         swa_cap=None if one.configurator != "SWARequestCapPoolConfigurator" else sizes.swa,
-        notes=base.notes + _size_notes(sizes, settings),
+        notes=base.notes + _size_notes(base, sizes, pools, settings) + _draft_notes(facts),
     )
 
 
-def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one: Cell, settings: Settings) -> PoolPlan:
+def _pre_split(base: Plan, one: Cell, settings: Settings) -> int | None:
+    """With the fault ``draft-pool-pre-split``: draft tokens as if every layer were full, before the split."""
+    if "draft-pool-pre-split" not in settings.faults or not settings.hybrid:
+        return None
+    dense = one.full_layer * one.full_layers + one.swa_layer * one.swa_layers
+    return base.kv_bytes // dense // settings.page_size * settings.page_size
+
+
+def _draft_notes(facts: DraftFacts | None) -> tuple[str, ...]:
+    if facts is None or facts.runners:
+        return ()
+    return (
+        "the draft's layers are not known (no draft.config, and the target states no MTP layers): no draft pool is planned "
+        "and none is charged; state draft.config or draft.num_layers",
+    )
+
+
+def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one: Cell) -> PoolPlan:
     per_token = layers * per_layer
     if one.configurator == "DefaultPoolConfigurator":
         per_token = int(one.bytes_per_token) - one.draft_cell
@@ -207,13 +189,17 @@ def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one:
 def _refusal(arch: Arch, settings: Settings, one: Cell, budget: KvBudget) -> Infeasible | None:
     """Refusals that come before any sizing."""
     if budget.kv <= 0 and budget.total is not None:
-        need = 1 - (budget.total - budget.weights - budget.draft_weights - budget.overhead) / budget.total
+        taken = budget.weights + budget.draft_weights + budget.overhead + budget.state
+        need = taken / budget.total
+        fixes = [f"memory.weights <= {budget.total - (budget.slack or 0) - (taken - budget.weights) - 1:,} B a rank"]
+        if need < 1:
+            fixes.insert(0, f"memory.mem_fraction_static > {need:.4f}")
         return Infeasible(
             f"weights leave no memory for KV: {budget.total:,} B x mem_fraction_static "
             f"{1 - (budget.slack or 0) / budget.total:.3f} - weights {budget.weights:,} B - draft weights "
             f"{budget.draft_weights:,} B - overhead {budget.overhead:,} B - state {budget.state:,} B = {budget.kv:,} B",
             "ValueError",
-            (f"memory.mem_fraction_static > {need:.4f}", "memory.weights smaller (more ranks, or quantized)"),
+            tuple(fixes),
         )
     if settings.hybrid and one.full_layers == 0 and settings.page_size != 1:
         return Infeasible(
@@ -247,12 +233,22 @@ def _notes(arch: Arch, settings: Settings, one: Cell) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _size_notes(sizes: PoolSizes, settings: Settings) -> tuple[str, ...]:
+def _size_notes(base: Plan, sizes: PoolSizes, pools: list[PoolPlan], settings: Settings) -> tuple[str, ...]:
     notes = []
     if sizes.swa is not None and sizes.swa % settings.page_size:
         notes.append(
             f"the SWA pool of {sizes.swa:,} tokens is no whole number of pages ({settings.page_size}): the engine's own "
             "idle check fails with it"
+        )
+    cap = settings.max_total_tokens
+    if cap is not None and cap > sizes.max_total + settings.page_size:
+        notes.append(f"max_total_tokens {cap:,} is not reached: the budget holds {sizes.max_total:,}")
+    over = sum(p.bytes - p.budgeted_bytes for p in pools)
+    if base.slack_bytes is not None and over > base.slack_bytes:
+        drafts = sum(p.bytes for p in pools if p.worker != "target")
+        notes.append(
+            f"the pools take {over / GIB:.2f} GiB more than the budget, and {base.slack_bytes / GIB:.2f} GiB are outside the "
+            f"static fraction: start-up runs out of memory ({drafts / GIB:.2f} GiB are draft pools)"
         )
     if settings.spec is not None:
         reserve = alloc_reserve_per_decode(settings.spec, settings.page_size)

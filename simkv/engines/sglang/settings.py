@@ -13,9 +13,10 @@ __all__ = ["DTYPE_BYTES", "FAULTS", "Settings", "Spec", "resolve_spec"]
 EAGLE_FAMILY = ("EAGLE", "EAGLE3", "NEXTN")
 DFLASH_FAMILY = ("DFLASH", "DSPARK")
 
-# Bytes of one K or V element by --kv-cache-dtype; "auto" is the model's own dtype. mxfp8 adds one scale byte to
-# every 32 elements (model_executor/pool_configurator.py:718-727).
-DTYPE_BYTES = {"fp8_e4m3": 1, "fp8_e5m2": 1, "mxfp8": 1, "bf16": 2, "bfloat16": 2}
+# Bytes of one K or V element by --kv-cache-dtype. "auto" is the dtype the model is served in, which is 16-bit also for
+# a float32 checkpoint (configs/model_config.py:2303-2321). mxfp8 adds one scale byte to every 32 elements
+# (model_executor/pool_configurator.py:718-727).
+DTYPE_BYTES = {"auto": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "mxfp8": 1, "bf16": 2, "bfloat16": 2}
 
 # Known faults of earlier versions that a scenario may switch on, by name (policies.faults).
 FAULTS = {
@@ -86,6 +87,8 @@ class Settings:
         ``SGLANG_SWA_EVICTION_INTERVAL``, 128.
     hybrid : bool
         Full and SWA pools are split.
+    hybrid_disabled : bool
+        ``--disable-hybrid-swa-memory``: the draft's pools are not split either.
     window : int or None
         Earlier tokens the SWA cache keeps.
     spec : Spec or None
@@ -111,6 +114,7 @@ class Settings:
     enable_mixed_chunk: bool = False
     schedule_conservativeness: float = 1.0
     hybrid: bool = False
+    hybrid_disabled: bool = False
     window: int | None = None
     spec: Spec | None = None
     faults: frozenset[str] = frozenset()

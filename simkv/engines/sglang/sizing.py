@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from simkv.arch import Arch, Geometry
 from simkv.engines.base import Infeasible
+from simkv.engines.sglang.drafts import DraftFacts
 from simkv.engines.sglang.hybrid import layer_split
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page, floor_page, spec_v1_alloc_len
-from simkv.engines.sglang.routing import DraftFacts, DraftTerms, RoutingRule
+from simkv.engines.sglang.routing import DraftTerms, Kind, RoutingRule
 from simkv.engines.sglang.settings import DTYPE_BYTES, Settings
 
 __all__ = [
@@ -26,13 +27,11 @@ __all__ = [
 _MXFP8_BLOCK = 32
 
 
-def layer_bytes(geometry: Geometry | None, arch: Arch, kv_cache_dtype: str, tp_size: int) -> int:
+def layer_bytes(geometry: Geometry | None, kv_cache_dtype: str, tp_size: int) -> int:
     """Bytes one token takes in one layer on one rank (pool_configurator.py:683-727)."""
     if geometry is None:
         return 0
     elements = geometry.elements(tp_size)
-    if kv_cache_dtype == "auto":
-        return elements * arch.dtype_bytes
     scales = elements // _MXFP8_BLOCK if kv_cache_dtype == "mxfp8" else 0
     return elements * DTYPE_BYTES[kv_cache_dtype] + scales
 
@@ -49,8 +48,8 @@ class Cell:
         One full, one sliding layer.
     full_layers, swa_layers : int
         The target's layers.
-    terms : DraftTerms
-        Draft layers charged.
+    kinds : tuple of Kind
+        What each draft layer is charged as.
     draft_cell : int
         Lump charged per full token for a DFLASH draft (hybrid), or all draft bytes (default configurator).
     bytes_per_token : float
@@ -62,9 +61,14 @@ class Cell:
     swa_layer: int
     full_layers: int
     swa_layers: int
-    terms: DraftTerms
+    kinds: tuple[Kind, ...]
     draft_cell: int
     bytes_per_token: float
+
+    @property
+    def terms(self) -> DraftTerms:
+        """Draft layers charged, by kind."""
+        return DraftTerms.of(self.kinds)
 
     @property
     def full_side(self) -> int:
@@ -82,12 +86,15 @@ class Cell:
 
 
 def dflash_cell(draft: Arch | None, settings: Settings) -> int | None:
-    """Bytes per token of a DFLASH/DSPARK draft, None if its config is not known (mem_cache/draft_kv_budget.py:14-55)."""
+    """Bytes per token of a DFLASH/DSPARK draft, None if its config is not known (mem_cache/draft_kv_budget.py:14-55).
+
+    The engine prices elements only: scale bytes of mxfp8 are left out (speculative/dflash_utils.py:121-134).
+    """
     spec = settings.spec
-    if spec is None or not spec.is_dflash or draft is None or (draft.full is None and draft.sliding is None):
+    geometry = None if draft is None else draft.full or draft.sliding
+    if spec is None or not spec.is_dflash or draft is None or geometry is None:
         return None
-    geometry = draft.full or draft.sliding
-    return layer_bytes(geometry, draft, settings.kv_cache_dtype, settings.tp_size) * len(draft.layers)
+    return geometry.elements(settings.tp_size) * DTYPE_BYTES[settings.kv_cache_dtype] * len(draft.layers)
 
 
 def cell(
@@ -107,8 +114,8 @@ def cell(
     is off, chunking is on and the model has a full layer (:986-1003).
     """
     spec = settings.spec
-    full_layer = layer_bytes(arch.full or arch.sliding, arch, settings.kv_cache_dtype, settings.tp_size)
-    swa_layer = layer_bytes(arch.sliding, arch, settings.kv_cache_dtype, settings.tp_size) if settings.hybrid else 0
+    full_layer = layer_bytes(arch.full or arch.sliding, settings.kv_cache_dtype, settings.tp_size)
+    swa_layer = layer_bytes(arch.sliding, settings.kv_cache_dtype, settings.tp_size) if settings.hybrid else 0
     full_layers, swa_layers = layer_split(arch, settings.hybrid)
     lump = dflash_cell(draft, settings)
     charged = facts if spec is not None and not spec.is_dflash and spec.has_draft_kv else None
@@ -121,11 +128,12 @@ def cell(
             layers = len(draft.layers) if draft is not None else (num_draft_layers or 0)
             scaled = -(-base * (full_layers + layers) // full_layers) - base
             extra = lump if lump else scaled
-        return Cell("DefaultPoolConfigurator", full_layer, 0, full_layers, 0, DraftTerms(), extra, base + extra)
-    terms = rule.charge(charged) if charged is not None else DraftTerms()
+        return Cell("DefaultPoolConfigurator", full_layer, 0, full_layers, 0, (), extra, base + extra)
+    kinds = rule.charge(charged) if charged is not None else ()
     if "no-draft-budget" in settings.faults:
-        terms, lump = DraftTerms(), 0
-    one = Cell("", full_layer, swa_layer, full_layers, swa_layers, terms, lump or 0, 0)
+        kinds, lump = (), 0
+    one = Cell("", full_layer, swa_layer, full_layers, swa_layers, kinds, lump or 0, 0)
+    terms = one.terms
     if full_layers == 0:
         total: float = swa_layer * (swa_layers + terms.swa + terms.swa_full) + full_layer * terms.full + one.draft_cell
     else:
@@ -162,7 +170,7 @@ def swa_request_cap(settings: Settings) -> int:
     spec = settings.spec
     assert settings.window is not None and settings.max_running_requests is not None
     width = spec.num_draft_tokens if spec is not None else 1
-    trailing = settings.window + max(1, settings.swa_eviction_interval) * width + settings.page_size
+    trailing = settings.window + settings.swa_eviction_interval * width + settings.page_size
     if spec is None:
         decode = settings.page_size
     elif settings.disable_overlap_schedule:
