@@ -124,14 +124,20 @@ class EngineFault(SimkvError):
         Name of the fault (see ``simkv.engines.sglang.faults``).
     message : str
         What happens, in which pool, to which request.
+    request : int
+        Handle of the request it happens to, -1 for none.
+    pool : str
+        Pool it happens in, ``-`` for none.
     """
 
     exit_code = 3
 
-    def __init__(self, fault: str, message: str) -> None:
+    def __init__(self, fault: str, message: str, request: int = -1, pool: str = "-") -> None:
         super().__init__(f"{fault}: {message}")
         self.fault = fault
         self.message = message
+        self.request = request
+        self.pool = pool
 
 
 class ReplayMismatch(SimkvError):

@@ -397,9 +397,13 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome) -
 def _notes(workload: Workload, outcome: Outcome, frames: _Frames) -> list[str]:
     notes = list(workload.info.notes)
     if outcome.clipped:
-        notes.append(f"{outcome.clipped} requests asked for more tokens than fit and were clipped at arrival")
+        notes.append(
+            f"{len(outcome.clipped)} of {len(workload)} requests asked for more tokens than context and pool leave: clipped at "
+            f"arrival (first {workload.request_id[outcome.clipped[0]]})"
+        )
     peak = frames.peak_usage
-    if peak is not None and peak < 0.5 and not frames.summary["requests.retractions"]:
+    idle = peak is not None and peak < 0.5 and not frames.summary["requests.retractions"]
+    if idle and outcome.fault is None and frames.summary["requests.completed"]:
         notes.append(f"no pool is ever more than {peak:.0%} full: this load cannot distinguish memory settings")
     return notes
 
@@ -562,7 +566,7 @@ class _Frames:
         cause = [""] * len(w)
         for _, event in o.events:
             if event.event in ("refusal", "abort") and event.request >= 0:
-                cause[self._index(event.request)] = event.cause
+                cause[event.request] = event.cause
         frame["cause"] = pd.array(cause, dtype="str")
         frame["ttft_s"] = frame["first_token_s"] - frame["arrival_s"]
         frame["e2e_latency_s"] = frame["finished_s"] - frame["arrival_s"]
@@ -572,10 +576,6 @@ class _Frames:
         )
         return frame
 
-    def _index(self, handle: int) -> int:
-        # Requests are submitted in workload order, so handles are row numbers.
-        return handle
-
     @cached_property
     def events(self) -> pd.DataFrame:
         """Retractions, aborts, refusals, faults and window evictions, each with pool and cause."""
@@ -584,7 +584,7 @@ class _Frames:
             (
                 when,
                 e.event,
-                names[self._index(e.request)] if e.request >= 0 else "-",
+                names[e.request] if e.request >= 0 else "-",
                 e.pool,
                 e.tokens,
                 _kind_of(e.cause),
@@ -686,11 +686,11 @@ class _Frames:
     def _limits(self) -> dict[str, Any]:
         """Shares of time in which each limit kept requests waiting; the queue is empty in ``arrival``."""
         raw, weights = self.outcome.timeline, self._weights
+        if not weights.sum():
+            # No time has passed: what counts is how it ended.
+            weights = (np.arange(len(weights)) == len(weights) - 1).astype(float)
         total = weights.sum()
-        shares = {
-            name: float(weights[raw["limit"] == code].sum() / total) if total else 0.0
-            for code, name in enumerate(LIMITS)
-        }
+        shares = {name: float(weights[raw["limit"] == code].sum() / total) for code, name in enumerate(LIMITS)}
         out: dict[str, Any] = {f"limit.{name}": share for name, share in shares.items()}
         held = {name: share for name, share in shares.items() if name != "arrival"}
         worst = max(held, key=lambda name: held[name])
@@ -705,7 +705,9 @@ def _category(codes: Any, names: Sequence[str]) -> pd.Categorical[str]:
 
 def _kind_of(cause: str) -> str:
     """A cause without its figures, so that equal causes are one line of a legend."""
-    return "prompt longer than the server takes" if cause.startswith("prompt ") else cause
+    if cause.startswith("prompt "):
+        return "prompt longer than the server takes" if "the longest" in cause else "longer than the context"
+    return cause
 
 
 def _stats(name: str, values: Any, weights: Any) -> dict[str, Any]:

@@ -283,7 +283,7 @@ def _check_families(document: Document) -> list[Problem]:
         problems.append(
             Problem("memory.chunked_prefill_size", f"{chunk} is not a multiple of memory.page_size {memory.page_size}")
         )
-    if memory.gpu is not None and memory.gpu not in GPUS:
+    if memory.gpu is not None and memory.gpu.lower() not in GPUS:
         hint = nearest(memory.gpu, GPUS)
         problems.append(Problem("memory.gpu", f"{memory.gpu!r} is not one of {', '.join(GPUS)}{hint}"))
     if memory.gpu is not None and memory.hbm is not None:

@@ -6,7 +6,7 @@ It owns the order of things and knows no rule of memory. Time is integer nanosec
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -104,7 +104,7 @@ class Outcome:
     partial: bool = False
     draft_busy_ns: int = 0
     target_busy_ns: int = 0
-    clipped: int = 0
+    clipped: list[int] = field(default_factory=list)
 
 
 class _Arrivals:
@@ -216,7 +216,6 @@ class Simulation:
         self._times = {name: np.full(n, -1, np.int64) for name in ("arrival", "admitted", "first_token", "finished")}
         self._index = np.empty(n, np.int64)
         self._requests = self._client_view()
-        self._submitted = 0
         self._done = 0
         self._retracted = 0
         self._refused = 0
@@ -296,10 +295,15 @@ class Simulation:
         inputs, asked, stops = self._requests
         names, ignore = self.workload.request_id, self.workload.ignore_eos
         for arrived, index in self._arrivals.due(now):
-            handle = self.engine.submit(Request(names[index], inputs[index], asked[index], stops[index], ignore))
-            self._index[handle] = index
+            request = Request(names[index], inputs[index], asked[index], stops[index], ignore)
             self._times["arrival"][index] = arrived
-            self._submitted += 1
+            cause = self.engine.front_end_refusal(request)
+            if cause is None:
+                self._index[self.engine.submit(request)] = index
+                continue
+            self._events.append((now, Event("refusal", index, "-", inputs[index], cause)))
+            self._refused += 1
+            self._finished(index)
         self._collect_events()
 
     def _collect_events(self) -> None:
@@ -310,9 +314,10 @@ class Simulation:
         for event in events:
             self._refused += event.event == "refusal"
             self._retracted += event.event == "retraction"
+            index = int(self._index[event.request])
             if event.event == "abort":
-                self._ended(event.request)
-            self._events.append((now, event))
+                self._finished(index)
+            self._events.append((now, replace(event, request=index)))
         events.clear()
 
     def _launch(self, step: Step) -> _Job:
@@ -339,12 +344,12 @@ class Simulation:
             fresh = (first[index] < 0) & (self.engine.table.output[step.batch] > 0)
             first[index[fresh]] = now
         for handle in finished:
-            self._ended(handle)
+            self._finished(int(self._index[handle]))
         if self._check_every and self._steps % self._check_every == 0:
             self.engine.memory.check()
 
-    def _ended(self, handle: int) -> None:
-        self._times["finished"][self._index[handle]] = self.now
+    def _finished(self, index: int) -> None:
+        self._times["finished"][index] = self.now
         self._done += 1
         self._arrivals.after(self.now)
 
@@ -428,7 +433,8 @@ class Simulation:
             self.engine.memory.check()
         except EngineFault as fault:
             self._fault = fault
-            self._events.append((self.now, Event("fault", -1, "-", 0, fault.message)))
+            index = int(self._index[fault.request]) if fault.request >= 0 else -1
+            self._events.append((self.now, Event("fault", index, fault.pool, 0, fault.message)))
         except KeyboardInterrupt:
             partial = True
         except InvariantError as error:
@@ -443,13 +449,15 @@ class Simulation:
         state = ["never arrived"] * n
         refused = {event.request for _, event in self._events if event.event == "refusal"}
         aborted = {event.request for _, event in self._events if event.event == "abort"}
+        for index in refused:
+            state[index] = "refused"
         for handle in range(table.size):
             index = int(self._index[handle])
             retractions[index] = table.retractions[handle]
             got = int(table.finished_len[handle])
-            if handle in refused:
-                state[index] = "refused"
-            elif handle in aborted:
+            if index in refused:
+                continue
+            if index in aborted:
                 state[index], output[index] = "aborted", int(table.output[handle])
             elif got >= 0:
                 state[index], output[index] = "completed", got
@@ -471,5 +479,5 @@ class Simulation:
             partial=partial,
             draft_busy_ns=self.draft_worker.busy_ns,
             target_busy_ns=self.target_worker.busy_ns,
-            clipped=sum(event.event == "clip" for _, event in self._events),
+            clipped=[event.request for _, event in self._events if event.event == "clip"],
         )

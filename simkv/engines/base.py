@@ -282,6 +282,10 @@ class Step:
 class Engine(Protocol):
     """The seam between clock and engine."""
 
+    def front_end_refusal(self, request: Request) -> str | None:
+        """Why the server's front end answers an error before the scheduler sees the request; None lets it pass."""
+        ...
+
     def submit(self, request: Request) -> int:
         """Take a request; returns its handle. A request that can never fit is refused by the engine's own rule."""
         ...

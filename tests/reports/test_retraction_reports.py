@@ -150,7 +150,6 @@ def test_R41_a_lone_speculative_request_is_aborted_and_counted() -> None:
     assert result.events["event"].tolist() == ["abort"]
 
 
-@pytest.mark.xfail(strict=True, reason="the cause says the pool is full, but 30 of its 144 tokens are in use")
 def test_R41_a_reserve_that_does_not_fit_is_not_called_a_full_pool() -> None:
     scenario = with_draft(dense(max_total_tokens=144, max_running_requests=4), "EAGLE", num_steps=59)
     result = run(scenario, [(30, 20)])

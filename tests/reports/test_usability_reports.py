@@ -47,7 +47,6 @@ def test_R69_a_run_in_which_nothing_completes_is_reported_in_full(tmp_path: Path
     assert stored["workload"]["rows"] == 102
 
 
-@pytest.mark.xfail(strict=True, reason="'prompt N >= L, the longest the server takes' names L, but L itself is refused")
 def test_R69_the_limit_named_is_the_longest_prompt_taken() -> None:
     scenario = within(38_551, max_running_requests=8)
     assert run(scenario, [(38_544, 1)]).requests["state"].tolist() == ["completed"]
@@ -215,11 +214,6 @@ def test_R65_dropped_rows_are_out_and_counted(tmp_path: Path) -> None:
     assert any("2 of 3" in note and "dropped" in note for note in result.notes)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a prompt that fits with outputs that do not is served with fewer outputs "
-    "although the note says it is left to the engine to refuse (R25: the front end answers 400)",
-)
 def test_R65_a_row_over_by_six_is_refused(tmp_path: Path) -> None:
     result = r65(tmp_path)
     assert 1030 + 1024 - 2048 == 6

@@ -14,6 +14,8 @@ ENGINE_FAULTS = {
     "(mem_cache/allocator/base.py:88-105 rounds, the admission test does not)",
     "D14": "with chunking off, a prompt that can never fit the SWA pool waits for ever at the head of the queue "
     "(mem_cache/prefill_budget.py:267)",
+    "swa-never-fits": "a prompt that can never fit the SWA pool whole is given a smaller chunk, and not even one page of "
+    "it fits: it waits for ever at the head of the queue (mem_cache/prefill_budget.py:230-269)",
     "chunk-oom": "a continued chunk must make progress although the pool is promised away, and its allocation fails: "
     "the scheduler process dies (mem_cache/allocation.py:161-170)",
     "decode-oom": "an allocation of a decode step fails although the check before it passed: the scheduler process "

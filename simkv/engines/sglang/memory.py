@@ -235,7 +235,10 @@ class KvMemory:
 
     @staticmethod
     def _compare(pool: CountedPool, held: int) -> None:
-        if pool.available + held != pool.usable:
+        gap = pool.available + held - pool.usable
+        if gap:
+            what = "counted twice" if gap > 0 else "leaked"
             raise InvariantError(
-                f"{pool.name} pool: available {pool.available} + held {held} = {pool.available + held} != {pool.usable}"
+                f"{pool.name} pool: available {pool.available} + held {held} = {pool.available + held} != {pool.usable}: "
+                f"{gap:+d}, {abs(gap) / pool.page_size:g} pages {what} ({'over-count' if gap > 0 else 'leak'})"
             )

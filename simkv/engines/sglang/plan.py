@@ -240,6 +240,15 @@ def _size_notes(base: Plan, sizes: PoolSizes, pools: list[PoolPlan], settings: S
             f"the SWA pool of {sizes.swa:,} tokens is no whole number of pages ({settings.page_size}): the engine's own "
             "idle check fails with it"
         )
+    if sizes.swa is not None and settings.window is not None and settings.window > 0:
+        # What the smallest prompt, one page, needs (mem_cache/prefill_budget.py:27-59).
+        page, window = settings.page_size, settings.window
+        least = max(page - window, 0) + min(page, window) + page
+        if least >= sizes.swa:
+            notes.append(
+                f"the server starts, but a prompt of one page needs more than {least:,} SWA tokens and the pool holds "
+                f"{sizes.swa:,}: nothing is ever admitted"
+            )
     cap = settings.max_total_tokens
     if cap is not None and cap > sizes.max_total + settings.page_size:
         notes.append(f"max_total_tokens {cap:,} is not reached: the budget holds {sizes.max_total:,}")

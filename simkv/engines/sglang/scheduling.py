@@ -130,6 +130,30 @@ class Scheduler:
         """Longest request, prompt and output (managers/tp_worker.py:550-582)."""
         return min(self.settings.context_len - 1, self.memory.capacity - 1)
 
+    def front_end_refusal(self, request: Request) -> str | None:
+        """Why the front end answers 400 before the scheduler sees the request, or None.
+
+        Notes
+        -----
+        Rule: managers/tokenizer_manager.py:1330-1376; the EAGLE family reserves one step of draft slots on top
+        (managers/utils.py:484-500).
+        """
+        context, spec = self.settings.context_len, self.spec
+        reserved = 0
+        if spec is not None and spec.is_eagle:
+            reserved = max(spec.eagle_topk * spec.num_steps, spec.num_draft_tokens)
+        tokens = request.input_tokens + reserved
+        extra = f" + {reserved} draft slots" if reserved else ""
+        if tokens >= context:
+            longest = min(context - 1 - reserved, self.max_req_len - 6)
+            return f"prompt {request.input_tokens:,} > {longest:,}, the longest the server takes"
+        if tokens + request.max_new_tokens > context:
+            return (
+                f"prompt {request.input_tokens:,}{extra} + max_new_tokens {request.max_new_tokens:,} > context length "
+                f"{context:,}"
+            )
+        return None
+
     def submit(self, request: Request) -> int:
         """Clip and queue a request; one that is too long becomes a one-token stub that ends as an abort.
 
@@ -152,20 +176,13 @@ class Scheduler:
         )
         self._names.append(request.name)
         self.waiting.append(handle)
+        pool = "full" if self.memory.full is not None else "swa"
         if refused:
-            self.events.append(
-                Event(
-                    "refusal",
-                    handle,
-                    "full" if self.memory.full is not None else "swa",
-                    tokens,
-                    f"prompt {tokens:,} >= {limit - 5:,}, the longest the server takes",
-                )
-            )
+            cause = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
+            self.events.append(Event("refusal", handle, pool, tokens, cause))
         elif max_new < request.max_new_tokens:
-            self.events.append(
-                Event("clip", handle, "full", request.max_new_tokens - max_new, "max_new_tokens clipped")
-            )
+            cause = "max_new_tokens clipped to what context and pool leave"
+            self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
         return handle
 
     # ------------------------------------------------------------------ plan
@@ -188,8 +205,6 @@ class Scheduler:
             self.last = None
         else:
             self._in_flight.append(step)
-        if self._draft_slots is not None:
-            self._check_draft_slots()
         return step
 
     def _merge_last(self, exclude: list[int]) -> None:
@@ -258,6 +273,8 @@ class Scheduler:
         if self.chunked >= 0 and not adder.add_chunk(self.chunked):
             self.chunked = -1
         self._admit(adder, count)
+        if self.chunked >= 0 and self.chunked not in adder.admitted and self.limit == "arrival":
+            self.limit = "swa"
         if not adder.admitted:
             return None
         for handle in adder.lost:
@@ -315,6 +332,8 @@ class Scheduler:
                 "chunk-oom",
                 f"{need} tokens for a prefill of {int((end - prefix).sum())}, {pool} pool has {memory.available()}",
             )
+        if self._draft_slots is not None:
+            self._guard_draft_slots(reqs, -(-end // self.page) * self.page - -(-prefix // self.page) * self.page)
         memory.take(need)
         table.allocated[reqs] = end
         table.committed[reqs] = end
@@ -452,6 +471,8 @@ class Scheduler:
             windowed = context
         if self.spec is None:
             need = len(reqs) if page == 1 else int(np.count_nonzero(committed % page == 0)) * page
+            if self._draft_slots is not None:
+                self._guard_draft_slots(reqs, (committed % page == 0) * page)
             self._take_decode(need)
             committed += 1
             table.committed[reqs] = committed
@@ -469,6 +490,8 @@ class Scheduler:
                     f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot "
                     f"{int(after.max()):,} of a row of {self.row_width:,}",
                 )
+            if self._draft_slots is not None:
+                self._guard_draft_slots(reqs, -(-after // page) * page - -(-held // page) * page)
             self._take_decode(memory.pages_between(held, after))
             table.allocated[reqs] = after
             work = StepWork(
@@ -533,7 +556,7 @@ class Scheduler:
     def _release(self, handle: int, need: int, kind: str) -> None:
         table, memory = self.table, self.memory
         pool = memory.short_pool(need)
-        cause = self._full_text(pool) if kind == "abort" else f"decode step short of {pool}-pool tokens"
+        cause = self._abort_text(pool, need) if kind == "abort" else f"decode step short of {pool}-pool tokens"
         self.events.append(Event(kind, handle, pool, ceil_page(int(table.allocated[handle]), self.page), cause))
         memory.release(handle)
         table.status[handle] = RETRACTED
@@ -543,17 +566,19 @@ class Scheduler:
         table.decode_idx[handle] = table.extend_idx[handle] = 0
         table.middle_chunks[handle] = 0
 
-    def _full_text(self, pool: str) -> str:
-        """That one request alone fills ``pool``, and how full the other pool is meanwhile."""
+    def _abort_text(self, pool: str, need: int) -> str:
+        """Why the last request of a batch cannot go on although it is alone."""
         full, swa = self.memory.full, self.memory.swa
-        if full is None or swa is None:
-            return f"alone in a full {pool} pool of {self.memory.capacity:,} tokens"
-        short, other = (swa, full) if pool == "swa" else (full, swa)
+        short = swa if pool == "swa" else full
+        assert short is not None
         label = {"swa": "SWA", "full": "full"}
-        return (
-            f"its {label[short.name]} pool of {short.capacity:,} tokens is full, the {label[other.name]} pool "
-            f"{other.used / other.capacity:.0%} used"
-        )
+        if short.available >= self.page:
+            return f"alone, its next step needs {need:,} tokens of a {label[pool]} pool that holds {short.capacity:,}"
+        text = f"its {label[pool]} pool of {short.capacity:,} tokens is full"
+        other = full if pool == "swa" else swa
+        if other is None:
+            return text
+        return f"{text}, the {label[other.name]} pool {other.used / other.capacity:.0%} used"
 
     # ------------------------------------------------------------------ results
     def complete(self, step: Step, accepted: IntArray | None) -> list[int]:
@@ -656,38 +681,65 @@ class Scheduler:
         """Name why nothing will ever run again."""
         memory, table = self.memory, self.table
         if self.chunked >= 0:
-            held = int(table.allocated[self.chunked])
-            assert memory.swa is not None
+            return self._parked_for_ever()
+        if not self.waiting:
+            return self._fault("stalled", "requests are running that can never decode")
+        handle = self.waiting[0]
+        name, tokens = self._names[handle], int(table.input_tokens[handle]) + int(table.output[handle])
+        swa = memory.swa
+        if swa is not None and self.limit == "swa":
+            detail = f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of {swa.capacity:,} tokens"
+            chunk = self.settings.chunk
+            if chunk is None:
+                return self._fault("D14", f"{detail} in one piece", handle, "swa")
+            least = max(min(self.page, chunk) - (self.window or 0), 0) + min(self.page, self.window or 0) + self.page
             return self._fault(
-                "F2",
-                f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds "
-                f"{memory.swa.used:,} of {memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free",
+                "swa-never-fits", f"{detail}; admitting anything takes more than {least:,} SWA tokens", handle, "swa"
             )
-        if self.waiting:
-            handle = self.waiting[0]
-            name, tokens = self._names[handle], int(table.input_tokens[handle]) + int(table.output[handle])
-            if memory.swa is not None and self.limit == "swa":
-                return self._fault(
-                    "D14",
-                    f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of "
-                    f"{memory.swa.capacity:,} tokens in one piece",
-                )
-            if table.max_new[handle] == 0 or self.limit == "full":
-                return self._fault(
-                    "F5",
-                    f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of "
-                    f"{self.page} passes arrival but never admission",
-                )
-        return self._fault("stalled", f"{len(self.waiting)} requests wait")
+        if table.max_new[handle] == 0 or self.limit == "full":
+            pool = "full" if memory.full is not None else "swa"
+            detail = (
+                f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of {self.page} passes "
+                "arrival but never admission"
+            )
+            return self._fault("F5", detail, handle, pool)
+        return self._fault("stalled", f"{len(self.waiting)} requests wait, {name} at their head", handle)
 
-    def _fault(self, name: str, detail: str) -> EngineFault:
-        return EngineFault(name, f"{detail} ({ENGINE_FAULTS[name]})")
+    def _parked_for_ever(self) -> EngineFault:
+        """F2: a chunked prompt waits for slots it holds itself; a pool of two chunks avoids it."""
+        memory, chunk = self.memory, self.settings.chunk
+        held = int(self.table.allocated[self.chunked])
+        assert memory.swa is not None and chunk is not None
+        detail = (
+            f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds {memory.swa.used:,} of "
+            f"{memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free; two chunks in flight take "
+            f"{2 * chunk:,}"
+        )
+        if memory.full is not None:
+            ratio = 2 * chunk * 1.05 / memory.full.capacity
+            remedy = f"memory.swa_full_tokens_ratio = {ratio:.4g}" if ratio <= 1 else "a smaller chunked_prefill_size"
+            detail += f", so {remedy} avoids it"
+        return self._fault("F2", detail, self.chunked, "swa")
 
-    def _check_draft_slots(self) -> None:
+    def _fault(self, name: str, detail: str, request: int = -1, pool: str = "-") -> EngineFault:
+        return EngineFault(name, f"{detail} ({ENGINE_FAULTS[name]})", request, pool)
+
+    def _guard_draft_slots(self, reqs: IntArray, grown: IntArray) -> None:
+        """Fail where a slot is handed out that lies beyond the draft's pool.
+
+        Pages in use before are handed out again first, so a request reaches as far as the tokens in use before it and
+        its own; tokens of a pool without pages are each used once before any is used again.
+        """
         pool = self.memory.full
         assert pool is not None and self._draft_slots is not None
-        if pool.highest_slot() > self._draft_slots:
+        reach = np.cumsum(grown) + (pool.handed_out if self.page == 1 else pool.used)
+        beyond = np.flatnonzero(reach > self._draft_slots)
+        if len(beyond):
+            handle = int(reqs[beyond[0]])
+            first = self._draft_slots + self.page
             raise self._fault(
                 "draft-pool-overrun",
-                f"full slot {pool.highest_slot():,} is used, the draft's pool ends at slot {self._draft_slots:,}",
+                f"request {self._names[handle]} is handed full slot {first:,}, the draft's pool ends at slot {first - 1:,}",
+                handle,
+                "full",
             )

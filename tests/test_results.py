@@ -1,0 +1,709 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import simkv
+from simkv.errors import ScenarioError, TraceError
+from simkv.report import console, run_report
+from simkv.results import PLOTS, Run
+from simkv.simulation import Simulation
+from simkv.workload.request import Workload
+
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "intermediate_size": 64,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+FRAMES = ("timeline", "requests", "events")
+STATES = ("completed", "refused", "aborted", "unfinished", "never_arrived")
+
+
+@pytest.fixture(autouse=True)
+def _figures() -> Iterator[None]:
+    mpl.use("Agg")
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def scenario(*, tokens: int = 1000, overlap: bool = False, **sections: Any) -> simkv.Scenario:
+    memory = {
+        "kv_bytes": 256 * tokens,
+        "max_running_requests": 8,
+        "chunked_prefill_size": 512,
+        "disable_radix_cache": True,
+        "disable_overlap_schedule": not overlap,
+        **sections.pop("memory", {}),
+    }
+    model = {"config": TINY, **sections.pop("model", {})}
+    data = {"name": "tiny", "model": model, "memory": memory, "steptime": {"kind": "constant", "ms": 10}, **sections}
+    return simkv.load(data)
+
+
+def workload(rows: Sequence[tuple[float, int, int]], **more: Any) -> Workload:
+    arrival, inputs, outputs = (np.array(column) for column in zip(*rows, strict=True))
+    ns = np.round(arrival * 1e6).astype(np.int64)
+    names = tuple(f"r{i}" for i in range(len(rows)))
+    return Workload(ns, inputs.astype(np.int64), outputs.astype(np.int64), names, **more)
+
+
+WORK = {
+    "kind": "poisson",
+    "rate": 40,
+    "num_requests": 40,
+    "input_tokens": {"kind": "uniform", "min": 1, "max": 60},
+    "output_tokens": {"kind": "uniform", "min": 1, "max": 60},
+}
+
+
+def storm(**more: Any) -> simkv.Scenario:
+    """Retractions, refusals, speculation."""
+    return scenario(
+        tokens=300,
+        overlap=True,
+        draft={"algorithm": "EAGLE", "num_steps": 3, "num_layers": 0},
+        acceptance={"kind": "geometric", "alpha": 0.6},
+        policies={"schedule_conservativeness": 0.05},
+        workload={**WORK, "input_tokens": {"kind": "empirical", "values": [20, 60, 400], "weights": [20, 20, 3]}},
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def stormy() -> Run:
+    return simkv.simulate(storm(checks={"requests.injected": "== 40", "requests.retractions": "== 0"}), check_every=1)
+
+
+def hybrid(name: str, rows: Sequence[tuple[float, int, int]], *more: str) -> Run:
+    one = simkv.load(name).override(
+        "memory.disable_overlap_schedule=true",
+        "acceptance={kind='fixed', length=1}",
+        "steptime={kind='constant', ms=10}",
+        "checks={}",
+        *more,
+    )
+    return simkv.simulate(one, workload=workload(rows), check_every=1)
+
+
+def text_of(run: Run) -> str:
+    out = console()
+    with out.capture() as captured:
+        out.print(run_report(run))
+    return captured.get()
+
+
+# By hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_weighted_figures_by_hand() -> None:
+    # Rows of 10 ms each hold 5, 15, 14, 7 tokens of 1000 and 1, 3, 2, 1 requests (see the tests of the clock).
+    run = simkv.simulate(scenario(), workload=workload([(0, 5, 3), (4, 7, 2), (10, 3, 1)]))
+    s = run.summary
+    assert s["full_token_usage.mean"] == pytest.approx((5 + 15 + 14 + 7) / 4 / 1000)
+    assert s["full_token_usage.p50"] == pytest.approx(0.007)
+    assert s["full_token_usage.p99"] == s["full_token_usage.peak"] == pytest.approx(0.015)
+    assert s["full_token_usage.time_full"] == 0
+    assert s["num_running_reqs.mean"] == pytest.approx(7 / 4)
+    assert (s["num_running_reqs.p50"], s["num_running_reqs.p99"], s["num_running_reqs.peak"]) == (1, 3, 3)
+    assert s["ttft_s.p50"] == pytest.approx(0.010)
+    assert s["ttft_s.p90"] == pytest.approx(0.010 + 0.8 * 0.006)
+    assert s["e2e_latency_s.p50"] == pytest.approx(0.026)
+    assert s["tpot_s.p50"] == pytest.approx(0.0125)
+    assert (s["tokens.input"], s["tokens.output"]) == (15, 6)
+    assert s["output_tokens_per_s"] == pytest.approx(150)
+    assert s["requests_per_s"] == pytest.approx(75)
+    assert (s["steps.prefill"], s["steps.decode"]) == (2, 2)
+
+
+def test_percentiles_weigh_rows_by_their_time() -> None:
+    # 990 of 1000 tokens for one step of prefill and one of decode, then an idle gap of 180 ms up to a small request.
+    one = scenario(steptime={"kind": "constant", "ms": 10})
+    run = simkv.simulate(one, workload=workload([(0, 980, 2), (200, 10, 1)]))
+    weights = np.diff(run.timeline["time_s"], append=run.summary["simulated_s"])
+    usage = run.timeline["full_token_usage"].to_numpy()
+    assert run.summary["full_token_usage.mean"] == pytest.approx((usage * weights).sum() / weights.sum())
+    assert run.summary["simulated_s"] == pytest.approx(0.210)
+    # Two chunks of 512 and 468 tokens, one decode: 10 ms at 0.512, 10 at 0.98, 10 at 0.981; at the end 10 at 0.01.
+    assert run.summary["full_token_usage.mean"] == pytest.approx((0.512 + 0.98 + 0.981 + 0.01) / 21)
+    assert run.summary["full_token_usage.p50"] == 0
+    assert run.summary["full_token_usage.p99"] == pytest.approx(0.981)
+    assert run.summary["full_token_usage.time_full"] == 0
+
+
+def test_limits_are_shares_of_time() -> None:
+    # One slot, two requests of 3 steps at once: the second waits for the first one's 30 ms of 60.
+    run = simkv.simulate(scenario(memory={"max_running_requests": 1}), workload=workload([(0, 5, 3), (0, 5, 3)]))
+    assert run.summary["limit.rows"] == pytest.approx(0.5)
+    assert run.summary["limit.arrival"] == pytest.approx(0.5)
+    assert run.summary["limit.binding"] == "rows"
+    assert run.summary["num_queue_reqs.mean"] == pytest.approx(0.5)
+
+
+def test_draft_depths_by_hand() -> None:
+    # One prompt of 600 tokens in pages of 16, window 512, no draft token accepted: 1, 2, 3 tokens out.
+    run = hybrid("routing-legacy-vs-generalized", [(0, 600, 3)])
+    frame = run.timeline[:3]
+    assert frame["kind"].tolist() == ["prefill", "decode", "decode"]
+    # 608 = 38 pages; a decode reserves 8 tokens ahead of 600 and of 601.
+    assert frame["full_uncached_tokens"].tolist() == [608, 608, 624]
+    # Heads of 128 in bf16: 4 of them in a sliding layer, 8 in a full one.
+    sliding, full = 4 * 128 * 2 * 2, 8 * 128 * 2 * 2
+    for ring in ("draft0", "draft2"):
+        assert frame[f"{ring}_resident_tokens"].tolist() == [608, 608, 624]
+        assert frame[f"{ring}_live_tokens"].tolist() == [512, 512, 512]
+        assert frame[f"{ring}_resident_bytes"].tolist() == [608 * sliding, 608 * sliding, 624 * sliding]
+        assert frame[f"{ring}_live_bytes"].tolist() == [512 * sliding] * 3
+    assert frame["draft1_resident_tokens"].tolist() == [608, 608, 624]
+    assert frame["draft1_live_tokens"].tolist() == [600, 600, 601]
+    assert frame["draft1_live_bytes"].tolist() == [600 * full, 600 * full, 601 * full]
+
+
+def test_a_draft_block_in_the_targets_swa_slots_by_hand() -> None:
+    # Window 128, page 64, interval 128: the cursor moves from the second decode on, to whole pages below 301 - 128.
+    run = hybrid("mimo-v2-flash-chat", [(0, 300, 4)], "memory.kv_bytes=20GiB")
+    assert run.plan["window"] == 128
+    frame = run.timeline[:4]
+    assert frame["full_uncached_tokens"].tolist() == [320, 320, 320, 320]
+    assert frame["swa_uncached_tokens"].tolist() == [320, 320, 192, 192]
+    assert frame["window_evicted_swa_tokens"].tolist() == [0, 0, 128, 0]
+    for depth in ("draft0", "draft1", "draft2"):
+        assert frame[f"{depth}_resident_tokens"].tolist() == [320, 320, 192, 192]
+        assert frame[f"{depth}_live_tokens"].tolist() == [128, 128, 128, 128]
+    assert run.events["tokens"].tolist() == [128]
+    assert run.summary["window_evicted_swa_tokens"] == 128
+
+
+def test_overallocated_tokens_by_hand() -> None:
+    # 5 tokens, and 2 * max(3, 4) slots ahead of them.
+    one = scenario(
+        draft={"algorithm": "EAGLE", "num_steps": 3, "num_layers": 0}, acceptance={"kind": "fixed", "length": 2}
+    )
+    run = simkv.simulate(one, workload=workload([(0, 5, 5)]))
+    assert run.timeline["overallocated_tokens"].tolist()[:3] == [0, 8, 8]
+    assert run.timeline["full_uncached_tokens"].tolist()[:3] == [5, 13, 15]
+    assert run.summary["spec_accept_length"] == 2
+    assert run.timeline["spec_accept_length"].tolist()[1:3] == [2, 2]
+
+
+def test_draft_tokens_stay_live_while_the_last_step_runs() -> None:
+    one = simkv.load("routing-legacy-vs-generalized").override(
+        "acceptance={kind='fixed', length=1}", "steptime={kind='constant', ms=10}"
+    )
+    run = simkv.simulate(one, workload=workload([(0, 600, 3)]))
+    held = run.timeline["draft1_resident_tokens"] > 0
+    assert (run.timeline["draft1_live_tokens"][held & (run.timeline["kind"] != "idle")] >= 600).all()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a row in which nothing is planned has no live tokens and nobody running, although a step runs"
+)
+def test_live_tokens_of_a_row_that_waits_for_a_result() -> None:
+    one = simkv.load("routing-legacy-vs-generalized").override(
+        "acceptance={kind='fixed', length=1}", "steptime={kind='constant', ms=10}"
+    )
+    run = simkv.simulate(one, workload=workload([(0, 600, 3)]))
+    held = run.timeline["draft1_resident_tokens"] > 0
+    assert (run.timeline["draft1_live_tokens"][held] >= 600).all()
+
+
+# Accounts ----------------------------------------------------------------------------------------------------------
+
+
+def accounts(run: Run) -> None:
+    """Identities that hold in every run."""
+    s, frame, requests, events = run.summary, run.timeline, run.requests, run.events
+    assert sum(s[f"requests.{name}"] for name in STATES) == s["requests.injected"] == len(requests)
+    for name in STATES:
+        assert (requests["state"] == name.replace("_", " ")).sum() == s[f"requests.{name}"]
+    pools = [pool for pool in ("full", "swa") if f"{pool}_token_usage" in frame]
+    capacity = {"full": run.plan["full_max_total_num_tokens"], "swa": run.plan["swa_max_total_num_tokens"]}
+    if capacity["full"] is None:
+        capacity["full"] = run.plan["max_total_num_tokens"]
+    for pool in pools:
+        parts = [frame[f"{pool}_{part}_tokens"] for part in ("available", "evictable", "protected", "uncached")]
+        assert (sum(parts) == capacity[pool]).all()
+        assert all((part >= 0).all() for part in parts)
+        assert frame[f"{pool}_token_usage"].between(0, 1).all()
+    assert (frame["token_usage"] == frame[[f"{pool}_token_usage" for pool in pools]].max(axis=1)).all()
+    assert frame["time_s"].is_monotonic_increasing
+    count = events["event"].value_counts()
+    assert count.get("retraction", 0) == frame["num_retracted_reqs"].sum() == s["requests.retractions"]
+    assert requests["retractions"].sum() == s["requests.retractions"]
+    assert (requests["retractions"] > 0).sum() == s["requests.retracted"]
+    assert count.get("refusal", 0) == frame["num_refused_reqs"].sum() == s["requests.refused"]
+    assert count.get("abort", 0) == s["requests.aborted"]
+    evicted = events.loc[events["event"] == "window-eviction", "tokens"].sum()
+    assert evicted == frame["window_evicted_swa_tokens"].sum() == s["window_evicted_swa_tokens"]
+    assert (events["tokens"] >= 0).all()
+    assert events["time_s"].is_monotonic_increasing
+    done = requests[requests["state"] == "completed"]
+    assert (done["arrival_s"] <= done["admitted_s"]).all()
+    assert (done["admitted_s"] < done["first_token_s"]).all()
+    assert (done["first_token_s"] <= done["finished_s"]).all()
+    assert np.allclose(done["ttft_s"], done["first_token_s"] - done["arrival_s"])
+    assert np.allclose(done["e2e_latency_s"], done["finished_s"] - done["arrival_s"])
+    assert (done["ttft_s"] <= done["e2e_latency_s"]).all()
+    several = done[done["output_tokens"] > 1]
+    assert np.allclose(several["ttft_s"] + several["tpot_s"] * (several["output_tokens"] - 1), several["e2e_latency_s"])
+    assert done["output_tokens"].sum() == s["tokens.output"]
+    assert done["input_tokens"].sum() == s["tokens.input"]
+    for column in [c for c in frame if "_live_" in c]:
+        assert (frame[column] <= frame[column.replace("_live_", "_resident_")]).all()
+    limits = [s[k] for k in s.index if k.startswith("limit.") and k != "limit.binding"]
+    assert sum(limits) == pytest.approx(1)
+
+
+def test_accounts_of_a_storm(stormy: Run) -> None:
+    assert stormy.summary["requests.retractions"] > 0
+    assert stormy.summary["requests.refused"] > 0
+    accounts(stormy)
+    assert (stormy.events["pool"] == "full").all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 200), st.integers(0, 60)), min_size=1, max_size=25),
+    overlap=st.booleans(),
+    tokens=st.integers(60, 300),
+    page=st.sampled_from([1, 4, 16]),
+    spec=st.booleans(),
+    conservativeness=st.sampled_from([0.05, 1.0]),
+)
+def test_accounts_of_any_run(
+    rows: list[tuple[int, int, int]], overlap: bool, tokens: int, page: int, spec: bool, conservativeness: float
+) -> None:
+    more: dict[str, Any] = {"policies": {"schedule_conservativeness": conservativeness}}
+    if spec:
+        more |= {
+            "draft": {"algorithm": "EAGLE", "num_steps": 2, "num_layers": 0},
+            "acceptance": {"kind": "geometric", "alpha": 0.5},
+        }
+    one = scenario(tokens=tokens - tokens % page, overlap=overlap, memory={"page_size": page}, **more)
+    accounts(simkv.simulate(one, workload=workload(sorted(rows)), check_every=1))
+
+
+@pytest.mark.parametrize("name", ["mimo-v2-flash-chat", "routing-legacy-vs-generalized", "step-3.5-flash"])
+def test_accounts_of_hybrid_models(name: str) -> None:
+    one = simkv.load(name).override("workload.num_requests=30", "steptime={kind='constant', ms=10}", "checks={}")
+    accounts(simkv.simulate(one, check_every=1))
+
+
+def alone_too_large(overlap: bool) -> Run:
+    """25 tokens fit 40, but not with 2 * 12 reserved."""
+    one = scenario(
+        tokens=40,
+        overlap=overlap,
+        draft={"algorithm": "NGRAM", "num_draft_tokens": 12},
+        acceptance={"kind": "fixed", "length": 1},
+    )
+    return simkv.simulate(one, workload=workload([(0, 25, 5)]))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_request_that_fits_alone_no_more_is_aborted(overlap: bool) -> None:
+    run = alone_too_large(overlap)
+    assert run.requests["state"].tolist() == ["aborted"]
+    assert run.events["event"].tolist() == ["abort"]
+    assert run.requests["cause"].tolist() == run.events["cause"].tolist()
+    accounts(run)
+    assert run.exit_code == 0
+
+
+@pytest.mark.xfail(strict=True, reason="the closing row repeats the aborts and retractions of the row before it")
+def test_an_abort_is_one_in_the_timeline() -> None:
+    assert alone_too_large(overlap=False).timeline["num_aborted_reqs"].sum() == 1
+
+
+def test_a_request_without_output_completes() -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 5, 0), (0, 5, 1)]))
+    assert run.requests["state"].tolist() == ["completed", "completed"]
+    assert run.requests["output_tokens"].tolist() == [0, 1]
+    assert run.requests["tpot_s"].isna().all()
+    assert run.summary["tokens.output"] == 1
+    accounts(run)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a request that got no token has a time of its first token, which counts in ttft_s"
+)
+def test_a_request_without_output_has_no_first_token() -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 5, 0)]))
+    assert run.requests["first_token_s"].isna().all()
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_its_cause() -> None:
+    # Of 1000 tokens the longest request has 999, and a prompt needs to stay 5 below it.
+    run = simkv.simulate(scenario(), workload=workload([(0, 993, 5), (0, 994, 5)]))
+    assert run.requests["state"].tolist() == ["completed", "refused"]
+    assert run.requests["cause"].tolist()[0] == ""
+    assert "994" in run.requests["cause"].tolist()[1]
+    assert run.requests["output_tokens"].tolist()[1] == 0
+    refusal = run.events[run.events["event"] == "refusal"]
+    assert refusal["tokens"].tolist() == [994]
+    assert refusal["request_id"].tolist() == ["r1"]
+    assert run.exit_code == 0
+    accounts(run)
+
+
+@pytest.mark.xfail(strict=True, reason="a refused request has the time of the first token of its one-token stub")
+def test_a_refused_request_has_no_first_token() -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 994, 5)]))
+    assert run.requests["first_token_s"].isna().all()
+
+
+def test_a_run_in_which_nothing_completes_reports(tmp_path: Path) -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 2000, 5), (1, 3000, 5)]))
+    assert run.summary["requests.completed"] == 0
+    text = text_of(run)
+    assert "injected 2 = completed 0 + refused 2" in text
+    assert "binding limit" in text
+    assert "nan" not in text.lower()
+    assert run.summary["output_tokens_per_s"] == 0
+    again = simkv.load_run(run.save(tmp_path / "run"))
+    assert text_of(again) == text
+
+
+# Storage -----------------------------------------------------------------------------------------------------------
+
+
+def no_constants(word: str) -> Any:
+    raise AssertionError(f"{word} in run.json")
+
+
+def same(a: Run, b: Run) -> None:
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(a, name), getattr(b, name))
+    assert list(a.summary.index) == list(b.summary.index)
+    for key, value in a.summary.items():
+        other = b.summary[key]
+        if value is None or value != value:
+            assert other is None or other != other
+        else:
+            assert other == value
+            assert isinstance(other, str) == isinstance(value, str)
+            assert float(other) == float(value) if not isinstance(value, str) else True
+
+
+def test_a_run_comes_back_as_it_was(stormy: Run, tmp_path: Path) -> None:
+    saved = stormy.save(tmp_path / "run", figures=False)
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "events.parquet",
+        "requests.parquet",
+        "run.json",
+        "timeline.parquet",
+    ]
+    data = json.loads((saved / "run.json").read_text(), parse_constant=no_constants)
+    assert list(data["summary"]) == list(stormy.summary.index)
+    again = simkv.load_run(saved)
+    same(stormy, again)
+    assert again.scenario == stormy.scenario
+    assert again.plan == stormy.plan
+    assert again.checks == stormy.checks
+    assert again.provenance == stormy.provenance
+    assert (again.fault, again.partial, again.notes, again.workload) == (
+        stormy.fault,
+        stormy.partial,
+        stormy.notes,
+        stormy.workload,
+    )
+    assert again.exit_code == stormy.exit_code == 1
+    assert text_of(again) == text_of(stormy)
+
+
+def test_figures_are_written_one_a_kind(stormy: Run, tmp_path: Path) -> None:
+    saved = stormy.save(tmp_path / "run")
+    assert sorted(p.stem for p in (saved / "figures").iterdir()) == sorted(PLOTS)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def test_equal_runs_are_equal_byte_for_byte(tmp_path: Path) -> None:
+    a = simkv.simulate(storm()).save(tmp_path / "a", figures=False)
+    b = simkv.simulate(storm()).save(tmp_path / "b", figures=False)
+    assert bytes_of(a) == bytes_of(b)
+    c = simkv.simulate(storm(), seed=1).save(tmp_path / "c", figures=False)
+    assert bytes_of(a) != bytes_of(c)
+
+
+def test_the_order_of_the_rows_of_a_trace_does_not_matter(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    rows = [
+        {
+            "request_id": f"q{i}",
+            "arrival_s": i / 50,
+            "input_tokens": rng.randint(1, 90),
+            "output_tokens": rng.randint(0, 40),
+        }
+        for i in range(40)
+    ]
+    saved = []
+    for name in ("a", "b"):
+        path = tmp_path / name / "trace.jsonl"
+        path.parent.mkdir()
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run = simkv.simulate(scenario(tokens=300, overlap=True, workload={"trace": str(path)}))
+        assert run.requests["request_id"].tolist() == [f"q{i}" for i in range(40)]
+        saved.append(bytes_of(run.save(tmp_path / f"run-{name}", figures=False)))
+        rng.shuffle(rows)
+    for name in FRAMES:
+        assert saved[0][f"{name}.parquet"] == saved[1][f"{name}.parquet"]
+
+
+def test_the_saved_scenario_gives_the_same_frames(tmp_path: Path) -> None:
+    first = simkv.simulate(storm(), seed=5)
+    again = simkv.simulate(simkv.load_run(first.save(tmp_path / "run", figures=False)).scenario)
+    same(first, again)
+    assert again.provenance == first.provenance
+
+
+@pytest.mark.parametrize("name", simkv.builtin_names())
+def test_the_saved_scenario_of_a_built_in_one_gives_the_same_frames(name: str, tmp_path: Path) -> None:
+    first = simkv.simulate(simkv.load(name).override("workload.num_requests=8", "checks={}"))
+    again = simkv.simulate(simkv.load_run(first.save(tmp_path / "run", figures=False)).scenario)
+    same(first, again)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=TraceError, reason="run.json keeps paths relative to a folder that it does not name"
+)
+def test_the_saved_scenario_finds_its_trace_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.jsonl").write_text('{"arrival_s": 0, "input_tokens": 5, "output_tokens": 3}\n')
+    data = scenario(workload={"trace": "t.jsonl"}).data
+    one = simkv.Scenario(data, "s.toml", tmp_path)
+    saved = simkv.simulate(one).save(tmp_path / "run", figures=False)
+    monkeypatch.chdir("/")
+    assert simkv.simulate(simkv.load_run(saved).scenario).summary["requests.completed"] == 1
+
+
+@pytest.mark.xfail(
+    strict=True, raises=(ValueError, TypeError), reason="found after the simulation, without a word on the key"
+)
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), pytest.param("date", id="date")])
+def test_what_json_cannot_hold_is_refused_or_held(value: Any, tmp_path: Path) -> None:
+    import datetime
+
+    config = {**TINY, "extra": datetime.date(2024, 1, 1) if value == "date" else value}
+    simkv.simulate(scenario(model={"config": config}), workload=workload([(0, 5, 1)])).save(
+        tmp_path / "run", figures=False
+    )
+
+
+def test_a_failure_leaves_no_directory(stormy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = pd.DataFrame.to_parquet
+    written = []
+
+    def breaks(frame: pd.DataFrame, path: Path, **more: Any) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+        write(frame, path, **more)
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", breaks)
+    with pytest.raises(OSError, match="No space"):
+        stormy.save(tmp_path / "run", figures=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_old_run(stormy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = stormy.save(tmp_path / "run", figures=False)
+    before = bytes_of(saved)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_save_figures", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stormy.save(saved, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert bytes_of(saved) == before
+
+
+@pytest.mark.xfail(strict=True, reason="the old run is deleted before the new one has its name")
+def test_a_failing_rename_leaves_the_old_run(stormy: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = stormy.save(tmp_path / "run", figures=False)
+    before = bytes_of(saved)
+    rename, calls = Path.rename, []
+
+    def fails_once(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if Path(target) == saved and len(calls) <= 2:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails_once)
+    with pytest.raises(OSError):
+        stormy.save(saved, force=True, figures=False)
+    assert saved.is_dir()
+    assert bytes_of(saved) == before
+
+
+def test_a_directory_is_not_overwritten_by_accident(stormy: Run, tmp_path: Path) -> None:
+    saved = stormy.save(tmp_path / "run", figures=False)
+    with pytest.raises(ScenarioError, match="exists already"):
+        stormy.save(saved, figures=False)
+    (saved / "stray").write_text("x")
+    stormy.save(saved, force=True, figures=False)
+    assert not (saved / "stray").exists()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("x")
+    with pytest.raises(ScenarioError, match="no run directory"):
+        stormy.save(foreign, force=True)
+    assert (foreign / "thesis.tex").read_text() == "x"
+    with pytest.raises(ScenarioError, match="no run directory"):
+        stormy.save(foreign / "thesis.tex", force=True)
+    (tmp_path / "empty").mkdir()
+    assert stormy.save(tmp_path / "empty", force=True, figures=False).is_dir()
+
+
+def test_a_run_directory_is_readable_for_others(stormy: Run, tmp_path: Path) -> None:
+    saved = stormy.save(tmp_path / "a" / "b" / "run", figures=False)
+    assert saved.stat().st_mode & 0o055 == 0o055
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_the_user(stormy: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ScenarioError, match="cannot be written"):
+        stormy.save(tmp_path / "file" / "run")
+
+
+@pytest.mark.xfail(strict=True, raises=(OSError, ValueError), reason="the file system's own error comes through")
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_name_no_file_system_takes_is_an_error_of_the_user(stormy: Run, tmp_path: Path, name: str) -> None:
+    try:
+        stormy.save(tmp_path / name, figures=False)
+    except ScenarioError:
+        return
+    pytest.fail("was written")
+
+
+def test_what_is_no_run_directory(stormy: Run, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="no run directory"):
+        simkv.load_run(tmp_path)
+    saved = stormy.save(tmp_path / "run", figures=False)
+    whole = (saved / "run.json").read_text()
+    for text in ("", "{", "{}", '{"schema": 2}'):
+        (saved / "run.json").write_text(text)
+        with pytest.raises(ScenarioError):
+            simkv.load_run(saved)
+    (saved / "run.json").write_text(whole)
+    (saved / "events.parquet").write_text("x")
+    with pytest.raises(ScenarioError, match="no run directory"):
+        simkv.load_run(saved)
+    (saved / "events.parquet").unlink()
+    with pytest.raises(ScenarioError, match="no run directory"):
+        simkv.load_run(saved)
+
+
+@pytest.mark.xfail(strict=True, raises=(AttributeError, KeyError), reason="a traceback instead of an error of the user")
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', '{"schema": 1}'])
+def test_a_run_json_of_another_shape_is_an_error_of_the_user(stormy: Run, tmp_path: Path, text: str) -> None:
+    saved = stormy.save(tmp_path / "run", figures=False)
+    (saved / "run.json").write_text(text)
+    try:
+        simkv.load_run(saved)
+    except ScenarioError:
+        return
+    pytest.fail("was loaded")
+
+
+# Checks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("== 3", True),
+        ("==3.0", True),
+        ("!= 3", False),
+        ("< 3", False),
+        ("<= 3", True),
+        ("> 2.5", True),
+        (">= 3e0", True),
+        (" >  -1 ", True),
+    ],
+)
+def test_checks(condition: str, holds: bool) -> None:
+    run = simkv.simulate(scenario(checks={"requests.completed": condition}), workload=workload([(0, 5, 2)] * 3))
+    [check] = run.checks
+    assert (check.key, check.value, check.holds) == ("requests.completed", 3, holds)
+    assert run.exit_code == (0 if holds else 1)
+    assert [c.key for c in run.failed_checks] == ([] if holds else ["requests.completed"])
+    assert ("holds" in text_of(run)) is holds
+
+
+def test_a_figure_without_a_value_does_not_pass() -> None:
+    run = simkv.simulate(scenario(checks={"spec_accept_length": ">= 0"}), workload=workload([(0, 5, 2)]))
+    assert [c.holds for c in run.checks] == [False]
+    assert run.exit_code == 1
+
+
+def test_a_check_of_an_unknown_figure_is_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulation, "run", lambda self: pytest.fail("was simulated"))
+    wrong = {"requests.complete": "== 3", "swa_token_usage.p99": "< 1", "requests.completed": "== 3"}
+    with pytest.raises(ScenarioError) as caught:
+        simkv.simulate(scenario(checks=wrong), workload=workload([(0, 5, 2)]))
+    found = {p.place: p.message for p in caught.value.problems}
+    assert set(found) == {'checks."requests.complete"', 'checks."swa_token_usage.p99"'}
+    assert "did you mean requests.completed?" in found['checks."requests.complete"']
+
+
+def test_every_figure_can_be_checked() -> None:
+    plain = simkv.simulate(scenario(), workload=workload([(0, 5, 2)]))
+    wanted = dict.fromkeys(plain.summary.index, ">= 0")
+    run = simkv.simulate(scenario(checks=wanted), workload=workload([(0, 5, 2)]))
+    assert {c.key for c in run.checks} == set(plain.summary.index)
+
+
+# Pictures ----------------------------------------------------------------------------------------------------------
+
+
+def bare() -> Run:
+    return simkv.simulate(scenario(), workload=workload([(0, 2000, 5)]))
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_kind_of_picture_is_drawn(stormy: Run, kind: str) -> None:
+    for run in (stormy, hybrid("routing-legacy-vs-generalized", [(0, 600, 3)]), bare()):
+        drawn = run.plot(kind)
+        assert isinstance(drawn, Figure if kind == "dashboard" else Axes)
+        if kind != "dashboard":
+            assert isinstance(drawn, Axes)
+            assert run.name in str(drawn.get_title(loc="left")) + str(drawn.get_title())
+
+
+def test_a_picture_is_drawn_where_it_is_told(stormy: Run) -> None:
+    figure = Figure()
+    ax = figure.subplots()
+    assert stormy.plot("utilization", ax=ax, title="mine") is ax
+    assert "mine" in ax.get_title(loc="left") + ax.get_title()
+    with pytest.raises(ScenarioError, match=r"did you mean utilization\?"):
+        stormy.plot("utilisation")
+
+
+def test_a_run_shows_itself(stormy: Run) -> None:
+    assert repr(stormy).startswith("Run('tiny', ")
+    assert "requests.completed" in stormy._repr_html_()
