@@ -68,7 +68,7 @@ def plan_report(plan: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(bad["message"]))
         parts.extend(Text(f"  it would fit with {fix}") for fix in bad["fixes"])
         parts.append(Text(""))
-    else:
+    if plan["pools"]:
         parts.append(_pool_table(plan))
         parts.append(_overcommit(plan))
     parts.append(_disagreements(plan))

@@ -352,10 +352,18 @@ def simulate(
         check_every=check_every,
         progress=progress,
     )
-    return _run(one, plan, work, simulation.run())
+    given = {
+        "arch": one.arch,
+        "routing": one.rule,
+        "workload": workload,
+        "acceptance": acceptance,
+        "steptime": steptime,
+        "retraction_order": retraction_order,
+    }
+    return _run(one, plan, work, simulation.run(), [name for name, value in given.items() if value is not None])
 
 
-def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome) -> Run:
+def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, given: list[str]) -> Run:
     frames = _Frames(plan, workload, outcome)
     summary = frames.summary
     info = workload.info
@@ -372,6 +380,8 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome) -
             "engine": plan.engine,
             "seed": scenario.seed,
             "workload_sha256": workload.digest(),
+            # Objects handed over in Python, which the scenario below does not hold.
+            "given_in_python": given,
             "python": platform.python_version(),
             "numpy": np.__version__,
             "pandas": pd.__version__,

@@ -420,19 +420,28 @@ class Scenario:
         return replace(self, rule=rule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The scenario with every key's value, defaults included."""
+        """The scenario with every key's value, defaults included; paths of files are absolute."""
         dumped: dict[str, Any] = self.document.model_dump(by_alias=True, exclude_none=True)
+        for section, key in (("model", "config"), ("draft", "config"), ("workload", "trace")):
+            value = (dumped.get(section) or {}).get(key)
+            if isinstance(value, str) and (path := self._path(value)).is_file():
+                dumped[section][key] = str(path.resolve())
         return dumped
+
+    def _path(self, text: str) -> Path:
+        """A path of the scenario: beside the scenario file if it is there, else as it stands."""
+        path = Path(text)
+        if self.base_dir is not None and not path.is_absolute() and (self.base_dir / path).exists():
+            return self.base_dir / path
+        return path
 
     # ---- factories
     def _config(self, config: str | dict[str, Any], key: str) -> Arch:
         try:
             if isinstance(config, dict):
                 return Arch.from_config(config, name=config.get("name"))
-            path = Path(config)
-            if self.base_dir is not None and not path.is_absolute() and (self.base_dir / path).is_file():
-                return Arch.from_config(self.base_dir / path)
-            return Arch.from_config(config)
+            path = self._path(config)
+            return Arch.from_config(path if path.is_file() else config)
         except ModelError as error:
             problems = [Problem(f"{key}: {p.place}" if p.place else key, p.message) for p in error.problems]
             raise ModelError(self.source, problems) from None
@@ -675,10 +684,7 @@ class Scenario:
             problems.append(Problem("workload.format", f"{table['format']!r} is not one of {', '.join(FORMATS)}{hint}"))
         if problems:
             raise ScenarioError(self.source, problems)
-        path = Path(table.pop("trace"))
-        if self.base_dir is not None and not path.is_absolute() and (self.base_dir / path).exists():
-            path = self.base_dir / path
-        return read_trace(path, **table)
+        return read_trace(self._path(str(table.pop("trace"))), **table)
 
     def acceptance(self, workload: Workload) -> Acceptance:
         """The acceptance model of this scenario, for its draft's width."""

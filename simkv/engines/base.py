@@ -263,6 +263,12 @@ class Step:
         Rows of a decode step put a draft through the target, and are accepted in part.
     verify_index : int64 array or None
         How many verifies each row launched before this one, dropped ones included.
+    chunked : int
+        Handle of the prompt that is cut and goes on in a later step, or -1.
+    stamp : int
+        The engine's own mark of when the step was planned.
+    accepted : int64 array or None
+        Whoever launches a verify step keeps its accepted lengths here until the result is processed.
     work : StepWork
         What the step computes, for its duration.
     """
@@ -275,6 +281,7 @@ class Step:
     verify: bool = False
     verify_index: IntArray | None = None
     chunked: int = -1
+    stamp: int = 0
     accepted: IntArray | None = None
     work: StepWork = field(default_factory=StepWork)
 

@@ -94,7 +94,7 @@ def scenario(case: Case) -> Case:
         raise Skip("prefill/decode disaggregation")
     made: Case = {"model": model, "memory": memory}
     read_as = case.get("draft_model")
-    if read_as is not None and read_as.get("is_hybrid_swa"):
+    if read_as is not None and is_mtp_head(read_as):
         # Path-less MTP: the draft's class and layer count are read from the target's own config.
         model["config"]["architectures"] = [TARGET_OF.get(read_as.get("architecture"), "CustomForCausalLM")]
         if read_as.get("num_nextn_predict_layers") is not None:
@@ -103,6 +103,11 @@ def scenario(case: Case) -> Case:
     if spec.get("algorithm"):
         made["draft"] = draft(case, spec)
     return made
+
+
+def is_mtp_head(d: Case) -> bool:
+    """Whether a case's draft model stands for MTP heads inside the target's checkpoint."""
+    return bool(d.get("is_hybrid_swa")) and d.get("num_nextn_predict_layers") is not None
 
 
 def draft(case: Case, spec: Case) -> Case:
@@ -122,19 +127,18 @@ def draft(case: Case, spec: Case) -> Case:
     if spec["algorithm"] in ("DFLASH", "DSPARK"):
         raise Skip("DFLASH sizing needs a draft config the case does not give")
     d = case.get("draft_model")
-    if d is not None:
+    if d is not None and is_mtp_head(d):
         section["mtp_layer_id_is_depth"] = bool(d.get("mtp_layer_id_is_depth", False))
-        if d.get("is_hybrid_swa"):
-            section["swa_attention_layer_ids"] = d.get("swa_layer_ids") or []
-            section["full_attention_layer_ids"] = d.get("full_layer_ids") or []
-        else:
-            section["config"] = hf_config(d)
+        section["swa_attention_layer_ids"] = d.get("swa_layer_ids") or []
+        section["full_attention_layer_ids"] = d.get("full_layer_ids") or []
+    elif d is not None:
+        section["config"] = {**hf_config(d), "is_hybrid_swa": bool(d.get("is_hybrid_swa"))}
     return section
 
 
 # ------------------------------------------------------------------------------------------------- kinds
 def sizing(case: Case) -> Case:
-    """Pool sizes, through the public API."""
+    """Pool sizes, through the public API; a refusal of the allocator comes after them and is no part of the case."""
     plan = simkv.plan(simkv.load(scenario(case))).to_dict()
     hybrid = plan["layers"]["swa"] > 0
     out: Case = {"configurator": plan["configurator"], "cell_size": plan["bytes_per_token"]}
@@ -148,7 +152,7 @@ def sizing(case: Case) -> Case:
             "draft_swa_layers_num": plan["draft_layers"]["swa"],
             "draft_swa_full_layers_num": plan["draft_layers"]["swa_full"],
         }
-    if plan["infeasible"] is not None:
+    if plan["infeasible"] is not None and plan["max_total_num_tokens"] is None:
         return out | {"error": plan["infeasible"]["engine_error"]}
     return out | {
         key: plan[key]
@@ -199,6 +203,8 @@ def draft_pool(case: Case) -> Case:
     else:
         made["draft"]["enable_multi_layer_eagle"] = False
     plan = simkv.plan(simkv.load(made)).to_dict()
+    if plan["infeasible"] is not None:
+        return {"error": plan["infeasible"]["engine_error"]}
     page = case.get("page_size", 1)
 
     def pool(worker: str, name: str) -> Case | None:
@@ -209,7 +215,8 @@ def draft_pool(case: Case) -> Case:
             return {"layers": 0, "bytes": 0, "rows": None}
         return {"size": found["tokens"], "layers": found["layers"], "bytes": found["bytes"], "rows": found["rows"]}
 
-    span = plan["full_max_total_num_tokens"]
+    split = plan["layers"]["swa"] > 0
+    span = plan["full_max_total_num_tokens"] or plan["max_total_num_tokens"]
     drafts = []
     for depth in depths:
         worker = f"draft{depth or 0}"
@@ -228,14 +235,16 @@ def draft_pool(case: Case) -> Case:
         "config": {
             key: plan[key] for key in ("max_total_num_tokens", "full_max_total_num_tokens", "swa_max_total_num_tokens")
         },
-        "target": {name: part(pool("target", name)) for name in ("full", "swa")},
-        "mapping_len": span + page + 1,
+        "target": {name: part(pool("target", name)) for name in (("full", "swa") if split else ("full",))},
+        "mapping_len": span + page + 1 if split else None,
         "drafts": drafts,
     }
 
 
 def draft_pool_expected(result: Case) -> Case:
     """The parts of the engine's description that a plan states."""
+    if "error" in result:
+        return {"error": result["error"]}
 
     def part(p: Case) -> Case:
         if not p["layers"]:
@@ -255,10 +264,11 @@ def draft_pool_expected(result: Case) -> Case:
         }
 
     target = result["target_pool"]
+    split = "full" in target
     return {
         "config": result["config"],
-        "target": {name: part(target[name]) for name in ("full", "swa")},
-        "mapping_len": target["mapping_len"],
+        "target": {name: part(target[name]) for name in ("full", "swa")} if split else {"full": part(target)},
+        "mapping_len": target["mapping_len"] if split else None,
         "drafts": [one(d) for d in result["drafts"]],
     }
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simkv
 from simkv.engines.base import Request, Step
 from simkv.engines.sglang.faults import ENGINE_FAULTS
-from simkv.engines.sglang.routing import DraftFacts, DraftTerms, Generalized
+from simkv.engines.sglang.routing import DraftFacts, Generalized, Kind
 from simkv.engines.sglang.scheduling import Scheduler, default_retraction_order
 from simkv.engines.sglang.settings import Settings, Spec
 from simkv.errors import EngineFault
@@ -405,8 +405,11 @@ class NobodyOwns:
     def owns_depth(self, facts: DraftFacts, depth: int | None) -> bool:
         return False
 
-    def charge(self, facts: DraftFacts) -> DraftTerms:
-        return DraftTerms(full=0, swa=0, swa_full=1)
+    def kind(self, facts: DraftFacts, depth: int) -> Kind | None:
+        raise AssertionError("asked of an owned depth only")
+
+    def charge(self, facts: DraftFacts) -> tuple[Kind, ...]:
+        return ("ring",)
 
 
 def test_a_routing_rule_of_ones_own() -> None:

@@ -88,12 +88,12 @@ def build_plan(
         notes=notes + _notes(arch, settings, one),
         settings=_settings(settings),
     )
-    refusal = _refusal(arch, settings, one, budget)
+    refusal = _refusal(budget)
     sizes = refusal or solve(one, budget.kv, settings)
     if isinstance(sizes, Infeasible):
         fixes = sizes.fixes if refusal else smallest_fixes(prices, budget.kv, settings)
-        return replace(base, infeasible=Infeasible(sizes.message, sizes.engine_error, fixes))
-    return _finish(base, one, sizes, facts, rule, settings)
+        return replace(base, infeasible=replace(sizes, fixes=fixes))
+    return replace(_finish(base, one, sizes, facts, rule, settings), infeasible=_allocator_refusal(one, settings))
 
 
 def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDraft) -> DraftFacts | None:
@@ -186,7 +186,7 @@ def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one:
     )
 
 
-def _refusal(arch: Arch, settings: Settings, one: Cell, budget: KvBudget) -> Infeasible | None:
+def _refusal(budget: KvBudget) -> Infeasible | None:
     """Refusals that come before any sizing."""
     if budget.kv <= 0 and budget.total is not None:
         taken = budget.weights + budget.draft_weights + budget.overhead + budget.state
@@ -201,6 +201,11 @@ def _refusal(arch: Arch, settings: Settings, one: Cell, budget: KvBudget) -> Inf
             "ValueError",
             tuple(fixes),
         )
+    return None
+
+
+def _allocator_refusal(one: Cell, settings: Settings) -> Infeasible | None:
+    """Refusals of the allocators, which are built once the pools have their sizes."""
     if settings.hybrid and one.full_layers == 0 and settings.page_size != 1:
         return Infeasible(
             f"an all-SWA model runs with page_size 1 only, not {settings.page_size} (mem_cache/allocator/swa.py:739)",

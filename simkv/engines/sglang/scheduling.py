@@ -204,6 +204,7 @@ class Scheduler:
         if step is None:
             self.last = None
         else:
+            step.stamp = self._status_changes
             self._in_flight.append(step)
         return step
 
@@ -244,7 +245,9 @@ class Scheduler:
         due = table.output[reqs] + 1 >= table.max_new[reqs]
         if not due.any():
             return None
-        due &= np.isin(reqs, self._in_flight[0].batch)
+        queued = self._in_flight[0].batch
+        if reqs is not queued:
+            due &= np.isin(reqs, queued)
         return due if due.any() else None
 
     # ------------------------------------------------------------------ prefill
@@ -437,7 +440,8 @@ class Scheduler:
             if not len(batch.reqs):
                 batch.is_full = False
                 return None
-        if self._decode_need(batch.reqs) > memory.available():
+        need = self._decode_need(batch.reqs)
+        if need > memory.available():
             if finishing is not None:
                 # The queued result frees memory at the end of this step: wait instead of retracting.
                 batch.is_full = False
@@ -601,7 +605,8 @@ class Scheduler:
             return self._complete_prefill(step)
         table = self.table
         reqs = step.batch
-        if self._status_changes:
+        if self._status_changes != step.stamp:
+            # Somebody finished or was retracted after this step was planned.
             live = table.status[reqs] == LIVE
             if not live.all():
                 reqs = reqs[live]
