@@ -330,18 +330,11 @@ class _Bar:
         out = console(stderr=True)
         if not out.is_terminal:
             return None
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        self._live = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} requests"),
-            TextColumn("{task.fields[facts]}"),
-            TimeElapsedColumn(),
-            console=out,
-            transient=True,
-        )
+        columns = (BarColumn(bar_width=10), TextColumn("{task.fields[facts]}"))
+        self._live = RichProgress(*columns, console=out, transient=True)
         self._live.start()
         self._task = self._live.add_task(self.name, total=None, facts="")
         return self._update
@@ -349,7 +342,8 @@ class _Bar:
     def _update(self, p: Progress) -> None:
         elapsed = self._live.tasks[0].elapsed or 0.0
         rate = p.steps / elapsed if elapsed else 0.0
-        facts = f"t={p.time_s:,.1f} s  {rate:,.0f} steps/s  running {p.running}  waiting {p.waiting}  retracted {p.retracted}"
+        done = f"{p.done:,}/{p.total:,} requests  {p.time_s:,.1f} s simulated  {rate:,.0f} steps/s"
+        facts = f"{done}  run {p.running} wait {p.waiting} retr {p.retracted}"
         self._live.update(self._task, completed=p.done, total=p.total, facts=facts)
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from simkv.arch import Arch
 from simkv.engines.base import Plan
@@ -73,6 +73,29 @@ def _one_of(*allowed: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _gpu_name(value: Any) -> str:
+    """A GPU of the table, in any case."""
+    name = str(value).lower()
+    if name not in GPUS:
+        raise ValueError(f"{value!r} is not one of {', '.join(GPUS)}{nearest(name, GPUS)}")
+    return name
+
+
+def _kind_of(families: Mapping[str, Any]) -> BeforeValidator:
+    """A family member: its name, or a table with its kind."""
+
+    def check(value: Any) -> Any:
+        table = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(table, dict):
+            raise ValueError(f"{value!r} is not a table {{kind = ...}} or the name of a kind")
+        kind = table.get("kind")
+        if kind not in families:
+            raise ValueError(f"kind {kind!r} is not one of {', '.join(families)}{nearest(str(kind), families)}")
+        return table
+
+    return BeforeValidator(check)
+
+
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Ids = list[Annotated[int, Field(ge=0, strict=True)]]
@@ -123,7 +146,9 @@ class DraftSection(_Section):
 class MemorySection(_Section):
     """GPU, budget and the server's memory settings."""
 
-    gpu: str | None = Field(None, description="name of a GPU; see simkv schema for the list")
+    gpu: Annotated[str, BeforeValidator(_gpu_name)] | None = Field(
+        None, description="name of a GPU; see simkv schema for the list"
+    )
     hbm: Bytes | None = Field(None, description="free memory of one GPU before weights are loaded, instead of gpu")
     weights: Bytes | None = Field(None, description="target weights on one rank")
     draft_weights: Bytes = Field(0, description="draft weights on one rank")
@@ -181,21 +206,12 @@ class Document(_Section):
     draft: DraftSection | None = None
     memory: MemorySection = Field(default_factory=MemorySection)
     policies: PoliciesSection = Field(default_factory=PoliciesSection)
-    acceptance: dict[str, Any] = Field(default_factory=lambda: {"kind": "none"})
-    steptime: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant", "ms": 20.0})
+    acceptance: Annotated[dict[str, Any], _kind_of(ACCEPTANCE)] = Field(default_factory=lambda: {"kind": "none"})
+    steptime: Annotated[dict[str, Any], _kind_of(STEPTIMES)] = Field(
+        default_factory=lambda: {"kind": "constant", "ms": 20.0}
+    )
     workload: dict[str, Any] | None = None
     checks: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _words(cls, data: Any) -> Any:
-        """``acceptance = "none"`` is short for ``{kind = "none"}``."""
-        if isinstance(data, dict):
-            data = dict(data)
-            for key in ("acceptance", "steptime"):
-                if isinstance(data.get(key), str):
-                    data[key] = {"kind": data[key]}
-        return data
 
 
 def schema() -> dict[str, Any]:
@@ -269,12 +285,6 @@ def _validate(data: Mapping[str, Any], source: str) -> Document:
 def _check_families(document: Document) -> list[Problem]:
     """Problems that need more than one key, and kinds of the swappable families."""
     problems = []
-    for section, kinds in (("acceptance", list(ACCEPTANCE)), ("steptime", list(STEPTIMES))):
-        table = getattr(document, section)
-        kind = table.get("kind")
-        if kind not in kinds:
-            hint = nearest(str(kind), kinds)
-            problems.append(Problem(f"{section}.kind", f"{kind!r} is not one of {', '.join(kinds)}{hint}"))
     memory = document.memory
     chunk = memory.chunked_prefill_size
     if chunk is not None and chunk != -1 and chunk < 1:
@@ -283,9 +293,6 @@ def _check_families(document: Document) -> list[Problem]:
         problems.append(
             Problem("memory.chunked_prefill_size", f"{chunk} is not a multiple of memory.page_size {memory.page_size}")
         )
-    if memory.gpu is not None and memory.gpu.lower() not in GPUS:
-        hint = nearest(memory.gpu, GPUS)
-        problems.append(Problem("memory.gpu", f"{memory.gpu!r} is not one of {', '.join(GPUS)}{hint}"))
     if memory.gpu is not None and memory.hbm is not None:
         problems.append(Problem("memory.hbm", "stated beside memory.gpu; keep one of the two"))
     if memory.kv_bytes is None and memory.gpu is None and memory.hbm is None:
@@ -327,8 +334,16 @@ def _assign(data: dict[str, Any], key: str, value: Any) -> None:
         node = node[part]
     if value is None:
         node.pop(path[-1], None)
-    else:
-        node[path[-1]] = value
+        return
+    if path in (["workload", "trace"], ["workload", "kind"]) and path[-1] not in node:
+        # Another source of requests: the old one's keys mean nothing to it.
+        node.clear()
+    node[path[-1]] = value
+
+
+def _source_first(key: str) -> bool:
+    """Sort key: whatever replaces the workload's source comes before what adjusts it."""
+    return key not in ("workload.trace", "workload.kind", "workload")
 
 
 # ------------------------------------------------------------------------------------------------- objects
@@ -391,24 +406,30 @@ class Scenario:
     def override(self, *assignments: str) -> Scenario:
         """A copy with ``"dotted.key=value"`` changes; values are TOML, or bare words.
 
+        ``workload.trace`` instead of a generator (or ``workload.kind`` instead of a trace) replaces the whole workload;
+        other workload keys of the same call are applied to the new one.
+
         Raises
         ------
         ScenarioError
             A malformed assignment, an unknown key, a bad value.
         """
-        data = deepcopy(self.data)
+        parsed = []
         for text in assignments:
             key, sign, value = text.partition("=")
             if not sign or not key.strip():
                 raise ScenarioError("override", [Problem(text, "is not of the form dotted.key=value")])
-            _assign(data, key.strip(), _parse_value(value.strip()))
-        return replace(self, data=data)
+            parsed.append((key.strip(), _parse_value(value.strip())))
+        return self._assigned(parsed)
 
     def set(self, **changes: Any) -> Scenario:
         """A copy with changes given as ``section__key=value``; None removes a key."""
+        return self._assigned([(key.replace("__", "."), value) for key, value in changes.items()])
+
+    def _assigned(self, changes: list[tuple[str, Any]]) -> Scenario:
         data = deepcopy(self.data)
-        for key, value in changes.items():
-            _assign(data, key.replace("__", "."), value)
+        for key, value in sorted(changes, key=lambda change: _source_first(change[0])):
+            _assign(data, key, value)
         return replace(self, data=data)
 
     def with_arch(self, arch: Arch) -> Scenario:

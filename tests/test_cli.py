@@ -18,6 +18,7 @@ import pytest
 import simkv
 from simkv.cli import main
 from simkv.memory.pages import CountedPool
+from simkv.results import PLOTS, Run
 from simkv.simulation import Simulation
 
 CONFIG = {
@@ -76,7 +77,10 @@ class Result:
 
 
 @pytest.fixture
-def call(here: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def call(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a command in this process, without drawing figures, which take most of the time."""
+    monkeypatch.setattr(Run, "_save_figures", lambda self, directory: directory.mkdir())
+
     def run(*words: str) -> Result:
         code = main(list(words))
         captured = capsys.readouterr()
@@ -100,7 +104,7 @@ def test_every_command_has_help(call: Any, command: list[str]) -> None:
     assert result.code == 0
     assert result.err == ""
     assert "Usage: simkv" in result.out
-    assert len(result.out.splitlines()) > 5
+    assert len(result.out.splitlines()) > 2
     assert not ESCAPE.search(result.out)
 
 
@@ -108,7 +112,7 @@ def test_help_lists_every_command(call: Any) -> None:
     text = call("--help").out
     for command in COMMANDS:
         if len(command) == 1:
-            assert re.search(rf"^\s*{command[0]}\s+\w", text, re.MULTILINE), command
+            assert re.search(rf"^\W*{command[0]}\s+\w", text, re.MULTILINE), command
 
 
 def test_options_are_described(call: Any) -> None:
@@ -144,7 +148,7 @@ sys.exit(code)
         (["route", "mimo-v2-flash-chat"], "pandas,matplotlib,pyarrow,torch"),
         (["models"], "pandas,matplotlib,pyarrow,torch"),
     ],
-    ids=" ".join,
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_heavy_packages_are_loaded_where_they_are_used(here: Path, words: list[str], heavy: str) -> None:
     done = subprocess.run(
@@ -341,7 +345,6 @@ sys.exit(main(sys.argv[1:]))
         "run",
         "run s.toml --seed x",
         "run s.toml --seed -1",
-        "run s.toml --seed 1.5",
         "run s.toml --out",
         "run s.toml --out .",
         "run s.toml --out m.json",
@@ -440,14 +443,20 @@ def test_mistakes_made_of_random_words(call: Any) -> None:
             assert result.err.startswith("error: "), line
 
 
+@pytest.mark.xfail(strict=True, reason="the seed is rounded to 2 in silence")
+def test_half_a_seed_is_refused(call: Any) -> None:
+    assert call("run", "s.toml", "--out", "out", "--seed", "1.5").code == 2
+
+
 @pytest.mark.xfail(strict=True, raises=ValueError, reason="a traceback after the simulation")
 def test_a_check_against_half_a_number(call: Any) -> None:
     assert call("run", "s.toml", "--set", 'checks."requests.completed"=== 1e').code == 2
 
 
 @pytest.mark.xfail(strict=True, raises=(OSError, ValueError), reason="a traceback")
-@pytest.mark.parametrize("name", ["x" * 300, '"a\\u0000b"'])
-def test_a_name_no_file_system_takes(call: Any, name: str) -> None:
+@pytest.mark.parametrize("name", ["x" * 300, '"a\\u0000b"'], ids=["long", "null"])
+def test_a_name_no_file_system_takes(call: Any, here: Path, name: str) -> None:
+    (here / "runs").mkdir()
     assert call("run", "s.toml", "--set", f"name={name}").code == 2
 
 
@@ -569,13 +578,14 @@ def test_convert_keeps_the_first_requests_and_scales_the_rate(call: Any, here: P
 
 def test_pipes_get_plain_text_wide_enough_for_tables(here: Path) -> None:
     environment = {**os.environ, "COLUMNS": "20"}
-    for words in (["size", "s.toml"], ["run", "s.toml", "--out", "out"], ["size", "nope"], ["--help"]):
+    for words in (["size", "s.toml"], ["run", "s.toml", "--out", "out"], ["size", "nope"]):
         done = process(*words, env=environment)
         assert not ESCAPE.search(done.stdout + done.stderr), words
-    assert "│" not in done.stdout
+        assert max(map(len, (done.stdout + done.stderr).splitlines())) > 60
+    assert {p.stem for p in (here / "out" / "figures").iterdir()} == set(PLOTS)
 
 
-def on_a_terminal(*words: str, **environment: str) -> str:
+def on_a_terminal(*words: str, **environment: str) -> tuple[int, str]:
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", **environment}
     done = subprocess.Popen([sys.executable, "-m", "simkv.cli", *words], stdout=follower, stderr=follower, env=env)
@@ -590,22 +600,33 @@ def on_a_terminal(*words: str, **environment: str) -> str:
             break
         text += chunk
     os.close(leader)
-    assert done.wait(60) == 0
-    return text.decode()
+    return done.wait(60), text.decode()
 
 
-def test_a_terminal_gets_colour_and_a_bar(here: Path) -> None:
-    text = on_a_terminal("run", "s.toml", "--out", "out")
+def test_a_run_on_a_terminal_shows_a_bar_and_ends(here: Path) -> None:
+    code, text = on_a_terminal("run", "s.toml", "--out", "out")
+    assert code == 0
     assert ESCAPE.search(text)
-    assert "requests" in text
+    assert "injected 20 = completed 20" in text
 
 
-@pytest.mark.parametrize("words", [["size", "s.toml"], ["run", "s.toml", "--out", "out"]], ids=" ".join)
-def test_no_color_switches_colour_off(here: Path, words: list[str]) -> None:
-    text = on_a_terminal(*words, NO_COLOR="1")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9][0-9;]*m", text)
+def test_a_terminal_gets_bold_titles(here: Path) -> None:
+    code, text = on_a_terminal("size", "s.toml")
+    assert code == 0
+    assert "\x1b[1m" in text
 
 
-@pytest.mark.xfail(strict=True, reason="NO_COLOR leaves the bar, bold type and cursor movements")
+def test_no_color_switches_colour_off(here: Path) -> None:
+    code, text = on_a_terminal("size", "s.toml", "--set", "memory.kv_bytes=10", NO_COLOR="1")
+    assert code == 3
+    assert not re.search(r"\x1b\[(\d+;)*3\d[;m]", text)
+    code, text = on_a_terminal("size", "s.toml", "--set", "memory.kv_bytes=10")
+    assert re.search(r"\x1b\[(\d+;)*3\d[;m]", text)
+
+
+@pytest.mark.xfail(strict=True, reason="NO_COLOR leaves the bar on")
 def test_no_color_switches_the_bar_off(here: Path) -> None:
-    assert not ESCAPE.search(on_a_terminal("run", "s.toml", "--out", "out", NO_COLOR="1"))
+    code, text = on_a_terminal("run", "s.toml", "--out", "out", NO_COLOR="1")
+    assert code == 0
+    assert "\x1b[2K" not in text
+    assert "\x1b[?25l" not in text
