@@ -35,7 +35,13 @@ MEMORY = {
     "disable_radix_cache": True,
 }
 DENSE = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
-STEPTIME = {"kind": "linear", "base_ms": 8.0, "per_prefill_token_us": 60.0, "per_decode_request_us": 60.0, "draft_ms": 0.24}
+STEPTIME = {
+    "kind": "linear",
+    "base_ms": 8.0,
+    "per_prefill_token_us": 60.0,
+    "per_decode_request_us": 60.0,
+    "draft_ms": 0.24,
+}
 
 
 def scenario(name: str) -> dict[str, Any]:

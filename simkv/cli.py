@@ -6,8 +6,11 @@ Heavy modules are imported where they are used, so that ``simkv --help`` starts 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +37,18 @@ Overrides = Annotated[
     ),
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the machine form instead of tables.")]
+Force = Annotated[bool, Parameter(negative="")]
+
+
+def _integer(_: Any, tokens: Sequence[Any]) -> int:
+    """An integer and nothing that could be rounded to one."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not an integer") from None
+
+
+Integer = Annotated[int, Parameter(converter=_integer)]
 
 
 def _print(thing: Any) -> None:
@@ -100,9 +115,9 @@ def run(
     /,
     *,
     overrides: Overrides = (),
-    seed: int | None = None,
+    seed: Integer | None = None,
     out: Path | None = None,
-    force: Annotated[bool, Parameter(negative="")] = False,
+    force: Force = False,
     check_every_step: Annotated[bool, Parameter(negative="")] = False,
     as_json: Json = False,
 ) -> int:
@@ -127,7 +142,7 @@ def run(
     base = _load(scenario, overrides)
     if seed is not None:
         base = base.set(seed=seed)
-    target = out if out is not None else Path("runs") / base.name
+    target = out if out is not None else _default_directory(base.name)
     check_free(target, force=force)
     with _Bar(base.name) as progress:
         result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
@@ -138,6 +153,11 @@ def run(
     else:
         _print(run_report(result, written))
     return result.exit_code
+
+
+def _default_directory(name: str) -> Path:
+    """runs/<name>, whatever the name is: separators and leading dots do not lead out of there."""
+    return Path("runs") / (re.sub(r"[/\\:]+", "-", name).lstrip(".") or "run")
 
 
 @app.command
@@ -191,8 +211,8 @@ def models(*, as_json: Json = False) -> int:
 
 
 @app.command
-def schema() -> int:
-    """Print the JSON Schema of a scenario, for editors."""
+def schema(*, as_json: Json = False) -> int:
+    """Print the JSON Schema of a scenario, for editors; it is JSON with --json or without."""
     from simkv.scenario import schema as scenario_schema
 
     _dump(scenario_schema())
@@ -250,8 +270,9 @@ def convert(
     time_unit: TimeUnit = None,
     rate: float | None = None,
     rate_scale: float = 1.0,
-    limit: int | None = None,
-    force: Annotated[bool, Parameter(negative="")] = False,
+    limit: Integer | None = None,
+    force: Force = False,
+    as_json: Json = False,
 ) -> int:
     """Rewrite a trace in another format.
 
@@ -273,7 +294,7 @@ def convert(
     from simkv.workload.traces import read_trace
 
     made = read_trace(file, format=format, time_unit=time_unit, rate=rate, rate_scale=rate_scale, limit=limit)
-    _write_trace(made, target, to, force=force)
+    _write_trace(made, target, to, force=force, as_json=as_json)
     return 0
 
 
@@ -285,7 +306,8 @@ def generate_trace(
     *,
     to: str = "jsonl",
     overrides: Overrides = (),
-    force: Annotated[bool, Parameter(negative="")] = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> int:
     """Write the workload of a scenario as a trace file.
 
@@ -300,17 +322,20 @@ def generate_trace(
     force : bool
         Replace an existing file.
     """
-    _write_trace(_load(scenario, overrides).workload(), target, to, force=force)
+    _write_trace(_load(scenario, overrides).workload(), target, to, force=force, as_json=as_json)
     return 0
 
 
-def _write_trace(workload: Any, target: Path, to: str, *, force: bool) -> None:
+def _write_trace(workload: Any, target: Path, to: str, *, force: bool, as_json: bool) -> None:
     from simkv.errors import Problem, ScenarioError
     from simkv.workload.traces import write_trace
 
     if target.exists() and not force:
         raise ScenarioError("trace", [Problem(str(target), "exists already; name another file or pass --force")])
     lost = write_trace(workload, target, to)
+    if as_json:
+        _dump({"file": str(target), "requests": len(workload), "format": to, "not_held": list(lost)})
+        return
     print(f"{target}: {len(workload):,} requests, format {to}", file=sys.stderr)
     if lost:
         print(f"not held by this format: {', '.join(lost)}", file=sys.stderr)
@@ -328,7 +353,7 @@ class _Bar:
         from simkv.report import console
 
         out = console(stderr=True)
-        if not out.is_terminal:
+        if not out.is_terminal or os.environ.get("NO_COLOR"):
             return None
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
@@ -351,6 +376,12 @@ class _Bar:
             self._live.stop()
 
 
+def _reproduce(words: Sequence[str]) -> str:
+    """The command of a breach, every step checked, to be pasted into a shell."""
+    more = [] if "--check-every-step" in words else ["--check-every-step"]
+    return shlex.join(["simkv", *words, *more])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns the exit code of the table in the README."""
     from simkv.errors import InvariantError, SimkvError
@@ -364,7 +395,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except InvariantError as error:
         print(f"error: broken invariant, a fault of simkv: {error}", file=sys.stderr)
-        print(f"reproduce: simkv {' '.join(words)} --check-every-step", file=sys.stderr)
+        print(f"reproduce: {_reproduce(words)}", file=sys.stderr)
         return error.exit_code
     except SimkvError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import platform
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from simkv.document import comparison
 from simkv.engines.base import Plan
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
-from simkv.errors import InfeasibleError, Problem, ScenarioError, nearest
+from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
 from simkv.scenario import Scenario, load
 from simkv.simulation import KINDS, LIMITS, Outcome, Progress, Simulation
 from simkv.steptime import StepTime
@@ -178,25 +178,27 @@ class Run:
         """
         target = Path(directory)
         check_free(target, force=force)
+        # A link stays one; what it points to is replaced.
+        target = target.resolve()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+            with tempfile.TemporaryDirectory(prefix=".simkv-", dir=target.parent) as name:
+                fresh = Path(name) / "run"
+                self._write(fresh, figures=figures)
+                _replace(target, fresh, aside=Path(f"{name}.old"))
         except OSError as error:
-            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {error.strerror}")]) from None
-        try:
-            (temporary / "run.json").write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
-            for frame in _FRAMES:
-                getattr(self, frame).to_parquet(temporary / f"{frame}.parquet", index=False)
-            if figures:
-                self._save_figures(temporary / "figures")
-            temporary.chmod(0o755)
-            if target.exists():
-                shutil.rmtree(target)
-            temporary.rename(target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            reason = error.strerror or str(error)
+            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {reason}")]) from None
         return target
+
+    def _write(self, directory: Path, *, figures: bool) -> None:
+        directory.mkdir()
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        (directory / "run.json").write_text(text + "\n", encoding="utf-8")
+        for frame in _FRAMES:
+            getattr(self, frame).to_parquet(directory / f"{frame}.parquet", index=False)
+        if figures:
+            self._save_figures(directory / "figures")
 
     def _save_figures(self, directory: Path) -> None:
         from simkv import plotting
@@ -218,13 +220,39 @@ class Run:
 
 
 def check_free(target: Path, *, force: bool) -> None:
-    """Refuse to overwrite a directory that was not meant to be."""
-    if not target.exists():
+    """Refuse a directory that cannot be, or to overwrite one that was not meant to be.
+
+    Raises
+    ------
+    ScenarioError
+        With what to do instead.
+    """
+    try:
+        target.lstat()
+    except FileNotFoundError:
         return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        shown = str(target) if str(target).isprintable() else repr(str(target))
+        raise ScenarioError("--out", [Problem(shown, f"cannot be written: {reason}")]) from None
     if not force:
         raise ScenarioError("--out", [Problem(str(target), "exists already; name another directory or pass --force")])
     if not (target / "run.json").is_file() and (not target.is_dir() or any(target.iterdir())):
         raise ScenarioError("--out", [Problem(str(target), "is no run directory, so --force does not replace it")])
+
+
+def _replace(target: Path, fresh: Path, aside: Path) -> None:
+    """Put a directory in the place of another; if that fails, the other one is there as before."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    target.rename(aside)
+    try:
+        fresh.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside)
 
 
 def load_run(directory: str | Path) -> Run:
@@ -237,24 +265,28 @@ def load_run(directory: str | Path) -> Run:
     """
     path = Path(directory)
     try:
-        data = json.loads((path / "run.json").read_text())
+        data = json.loads((path / "run.json").read_text(encoding="utf-8"))
         frames = {name: pd.read_parquet(path / f"{name}.parquet") for name in _FRAMES}
     except (OSError, ValueError) as error:
         raise ScenarioError(str(path), [Problem(str(path), f"is no run directory: {error}")]) from None
-    if data.get("schema") != SCHEMA:
-        raise ScenarioError(str(path), [Problem("schema", f"{data.get('schema')!r} is not {SCHEMA}; run it again")])
-    return Run(
-        scenario=data["scenario"],
-        plan=data["plan"],
-        summary=pd.Series(data["summary"], dtype=object, name="value"),
-        checks=tuple(Check(**check) for check in data["checks"]),
-        provenance=data["provenance"],
-        workload=data["workload"],
-        fault=data["fault"],
-        partial=data["partial"],
-        notes=tuple(data["notes"]),
-        **frames,
-    )
+    written = data.get("schema") if isinstance(data, dict) else None
+    if written != SCHEMA:
+        raise ScenarioError(str(path), [Problem("schema", f"{written!r} is not {SCHEMA}; run it again")])
+    try:
+        return Run(
+            scenario=data["scenario"],
+            plan=data["plan"],
+            summary=pd.Series(data["summary"], dtype=object, name="value"),
+            checks=tuple(Check(**check) for check in data["checks"]),
+            provenance=data["provenance"],
+            workload=data["workload"],
+            fault=data["fault"],
+            partial=data["partial"],
+            notes=tuple(data["notes"]),
+            **frames,
+        )
+    except (KeyError, TypeError) as error:
+        raise ScenarioError(str(path), [Problem("run.json", f"lacks {error}; run it again")]) from None
 
 
 # ------------------------------------------------------------------------------------------------- simulate
@@ -360,7 +392,11 @@ def simulate(
         "steptime": steptime,
         "retraction_order": retraction_order,
     }
-    return _run(one, plan, work, simulation.run(), [name for name, value in given.items() if value is not None])
+    try:
+        outcome = simulation.run()
+    except InvariantError as error:
+        raise InvariantError(f"{one.source}, seed {one.seed}, {error}") from error
+    return _run(one, plan, work, outcome, [name for name, value in given.items() if value is not None])
 
 
 def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, given: list[str]) -> Run:
@@ -449,11 +485,11 @@ def _check_keys(scenario: Scenario, plan: Plan) -> None:
 def _checks(conditions: Mapping[str, str], summary: Mapping[str, Any]) -> tuple[Check, ...]:
     found = []
     for key, condition in conditions.items():
-        match = re.fullmatch(r"\s*(==|!=|<=|>=|<|>)\s*(\S+)\s*", condition)
-        assert match is not None
+        parsed = comparison(condition)
+        assert parsed is not None  # the document was validated
+        sign, number = parsed
         value = _plain(summary.get(key))
-        numeric = isinstance(value, (int, float))
-        found.append(Check(key, condition, value, numeric and _COMPARE[match.group(1)](value, float(match.group(2)))))
+        found.append(Check(key, condition, value, isinstance(value, (int, float)) and _COMPARE[sign](value, number)))
     return tuple(found)
 
 

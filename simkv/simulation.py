@@ -357,9 +357,7 @@ class Simulation:
         engine, memory, table = self.engine, self.engine.memory, self.engine.table
         if engine.events:
             self._collect_events()
-        batch = 0
-        live = windowed = over = prefill = 0
-        kind = 0
+        kind = batch = live = windowed = over = prefill = 0
         if step is not None:
             batch = len(step.batch)
             prefill = step.work.prefill_tokens
@@ -370,11 +368,14 @@ class Simulation:
                     over = int(table.allocated[step.batch].sum()) - live
             else:
                 kind = 1
-                holders = np.concatenate([engine.running.reqs, step.batch])
-                committed = table.committed[holders]
-                live = int(committed.sum())
-                windowed = live if engine.window is None else int(np.minimum(committed, engine.window).sum())
-                over = int(table.allocated[holders].sum()) - live
+        running = len(engine.running.reqs)
+        if kind != 2:
+            holders = engine.holders()
+            committed = table.committed[holders]
+            live = int(committed.sum())
+            windowed = live if engine.window is None else int(np.minimum(committed, engine.window).sum())
+            over = int(table.allocated[holders].sum()) - live
+            running = len(holders)
         evicted = memory.window_evicted
         self._recorder.append(
             (
@@ -383,7 +384,7 @@ class Simulation:
                 kind,
                 batch,
                 prefill,
-                len(engine.running.reqs) + (batch if kind == 1 else 0),
+                running,
                 len(engine.waiting),
                 len(engine.retracted),
                 len(engine.aborted),
@@ -403,6 +404,7 @@ class Simulation:
         )
         self._evicted = evicted
         self._refused = self._accepted = self._verified = 0
+        engine.retracted, engine.aborted = [], []
         if self._progress is not None and self._steps % self._progress_every == 0:
             self._progress(
                 Progress(
@@ -463,6 +465,8 @@ class Simulation:
                 state[index], output[index] = "completed", got
             else:
                 state[index], output[index] = "unfinished", int(table.output[handle])
+        # The engine computes a token for a request that asks for none, or that it refuses; no client sees it.
+        self._times["first_token"][output == 0] = -1
         return Outcome(
             timeline=self._recorder.columns(),
             events=self._events,

@@ -10,15 +10,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from simkv.arch import Arch, Geometry
 from simkv.errors import Problem, ScenarioError
-from simkv.hardware import Gpu
+from simkv.hardware import GPUS, Gpu
+from simkv.tables import is_number, keyword_problems, one_of
 
-__all__ = ["STEPTIME", "Constant", "Linear", "Roofline", "StepTime", "StepWork", "Table"]
+__all__ = ["STEPTIME", "Constant", "Linear", "Roofline", "StepTime", "StepWork", "Table", "steptime_problems"]
 
 
 @dataclass(slots=True)
@@ -66,8 +67,7 @@ class StepTime(Protocol):
 
 def _check(value: Any, key: str, problems: list[Problem], *, above: bool = False, high: float = inf) -> None:
     """Notes a value that is no number in [0, high] (in (0, high] when ``above``)."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-    if not number or value < 0 or value > high or (above and value == 0):
+    if not is_number(value) or value < 0 or value > high or (above and value == 0):
         span = f"a number {'> 0' if above else '>= 0'}{f' and <= {high:g}' if high < inf else ''}"
         problems.append(Problem(f"steptime.{key}", f"{value!r} is not {span}"))
 
@@ -208,6 +208,22 @@ class Table:
         return round(work.draft_steps * self.draft_ms * 1e6), max(1, round(target))
 
 
+def _roofline_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with those of the roofline's numbers that are stated."""
+    problems: list[Problem] = []
+    for key in ("memory_efficiency", "compute_efficiency", "expert_efficiency", "link_efficiency"):
+        if key in values:
+            _check(values[key], key, problems, above=True, high=1)
+    for key in ("layer_overhead_us", "allreduce_us", "step_overhead_ms", "draft_step_ms", "draft_weight_bytes"):
+        if key in values:
+            _check(values[key], key, problems)
+    positive = ("kv_bytes", "weight_bits", "dense_weight_bits", "total_params", "active_params")
+    for key in (*positive, "num_experts", "experts_per_token"):
+        if values.get(key) is not None:
+            _check(values[key], key, problems, above=True)
+    return problems
+
+
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -333,15 +349,7 @@ class Roofline:
         problems: list[Problem] = []
         if not isinstance(self.tp_size, int) or self.tp_size < 1:
             problems.append(Problem("model.tp_size", f"{self.tp_size!r} is not an integer >= 1"))
-        for key in ("memory_efficiency", "compute_efficiency", "expert_efficiency", "link_efficiency"):
-            _check(getattr(self, key), key, problems, above=True, high=1)
-        _check(self.kv_bytes, "kv_bytes", problems, above=True)
-        for key in ("layer_overhead_us", "allreduce_us", "step_overhead_ms", "draft_step_ms", "draft_weight_bytes"):
-            _check(getattr(self, key), key, problems)
-        positive = ("weight_bits", "dense_weight_bits", "total_params", "active_params")
-        for key in (*positive, "num_experts", "experts_per_token"):
-            if getattr(self, key) is not None:
-                _check(getattr(self, key), key, problems, above=True)
+        problems += _roofline_problems(self.__dict__)
         if self.arch.count("compressed"):
             message = f"{self.arch.name} has compressed layers, which the roofline does not know; use linear or table"
             problems.append(Problem("steptime.kind", message))
@@ -422,6 +430,33 @@ def _prefill_width(arch: Arch) -> int:
     keys = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     expanded = [int(arch.config.get(key) or 0) for key in keys]
     return sum(expanded) if arch.full and arch.full.latent and all(expanded) else _width(arch.full)
+
+
+def steptime_problems(table: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong in a ``[steptime]`` table, whatever the model and the GPU.
+
+    Parameters
+    ----------
+    table : mapping
+        ``kind`` (a key of :data:`STEPTIME`) and the kind's own parameters. The roofline's ``gpu`` is a name; its
+        model, ranks and bytes of a KV element come from elsewhere.
+    """
+    own = {key: value for key, value in table.items() if key != "kind"}
+    family: Any = STEPTIME[table["kind"]]
+    if family is Roofline:
+        name = own.pop("gpu", None)
+        known = name is None or (isinstance(name, str) and name.lower() in GPUS)
+        problems = [] if known else [Problem("steptime.gpu", one_of(name, GPUS))]
+        problems += keyword_problems("steptime", family, own, hidden=("arch", "tp_size", "kv_bytes", "gpu"))
+        return problems + _roofline_problems(own)
+    problems = keyword_problems("steptime", family, own)
+    if problems:
+        return problems
+    try:
+        family(**own)
+    except ScenarioError as error:
+        return list(error.problems)
+    return []
 
 
 STEPTIME: Mapping[str, type[StepTime]] = MappingProxyType(

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import isfinite
 from operator import mul
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simkv.errors import Problem, ScenarioError
+from simkv.tables import is_number, keyword_problems
 from simkv.workload.request import IntArray
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "NoDraft",
     "PerPosition",
     "Trace",
+    "acceptance_problems",
     "keyed_uniform",
 ]
 
@@ -115,10 +116,6 @@ class Acceptance(Protocol):
         ...
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
 def _width_problems(width: object) -> list[Problem]:
     if isinstance(width, int) and not isinstance(width, bool) and width >= 1:
         return []
@@ -140,7 +137,7 @@ def _list_problems(place: str, values: Any, high: float, what: str) -> tuple[tup
 
 
 def _in(value: Any, high: float) -> bool:
-    return _is_number(value) and 0 <= value <= high
+    return is_number(value) and 0 <= value <= high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,3 +348,23 @@ ACCEPTANCE: Mapping[str, type[Acceptance]] = MappingProxyType(
         "trace": Trace,
     }
 )
+
+
+def acceptance_problems(table: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong in an ``[acceptance]`` table, whatever the draft's width.
+
+    Parameters
+    ----------
+    table : mapping
+        ``kind`` (a key of :data:`ACCEPTANCE`) and the kind's own parameters.
+    """
+    own = {key: value for key, value in table.items() if key != "kind"}
+    family: Any = ACCEPTANCE[table["kind"]]
+    problems = keyword_problems("acceptance", family, own, hidden=("width", "seed", "lengths"))
+    if problems or family is Trace:
+        return problems
+    try:
+        family(width=1, **own)
+    except ScenarioError as error:
+        return list(error.problems)
+    return []

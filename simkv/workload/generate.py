@@ -18,10 +18,10 @@ changing its beginning.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, isfinite, log, pi
+from math import inf, log, pi
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -29,7 +29,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simkv.errors import Problem, ScenarioError, nearest
+from simkv.errors import Problem, ScenarioError
+from simkv.tables import TableReader, is_number, one_of
 from simkv.workload.request import IntArray, Workload, WorkloadInfo
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Percentiles",
     "Uniform",
     "generate",
+    "generate_problems",
     "lengths",
     "stream",
 ]
@@ -225,64 +227,7 @@ independently, and neither arrivals nor shared prefixes are part of a shape."""
 # Reading a table -------------------------------------------------------------------------------------------------
 
 
-class _Table:
-    """Reads keys of a table and collects what is wrong; :meth:`close` reports keys nobody asked for."""
-
-    def __init__(self, table: Mapping[str, Any], place: str, problems: list[Problem]) -> None:
-        self.table, self.place, self.problems = table, place, problems
-        self.known: list[str] = ["kind"]
-
-    def wrong(self, key: str, message: str) -> None:
-        self.problems.append(Problem(f"{self.place}.{key}", message))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of an optional key."""
-        self.known.append(key)
-        return self.table.get(key, default)
-
-    def number(
-        self, key: str, default: float | None, *, low: float = 0, high: float = inf, above: bool = False, unit: str
-    ) -> float:
-        """A number in [low, high], or in (low, high] when ``above``; needed if the default is None."""
-        value = self.get(key, default)
-        span = f"a number {'>' if above else '>='} {low:g}{f' and <= {high:g}' if high < inf else ''}"
-        if value is None:
-            self.wrong(key, f"is needed: {span} ({unit})")
-        elif not _is_number(value) or value < low or value > high or (above and value == low):
-            self.wrong(key, f"{value!r} is not {span} ({unit})")
-        else:
-            return float(value)
-        return low if not above else low + 1
-
-    def integer(self, key: str, default: int | None, *, low: int, unit: str) -> int:
-        """An integer >= low; needed if the default is None."""
-        value = self.get(key, default)
-        if value is None:
-            self.wrong(key, f"is needed: an integer >= {low} ({unit})")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < low:
-            self.wrong(key, f"{value!r} is not an integer >= {low} ({unit})")
-        else:
-            return value
-        return low
-
-    def close(self) -> None:
-        for key in self.table:
-            if key not in self.known:
-                self.wrong(key, f"unknown key{nearest(str(key), self.known)}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
-def _choose(word: object, allowed: Iterable[str]) -> str:
-    allowed = list(allowed)
-    if word is None:
-        return f"is needed: one of {', '.join(allowed)}"
-    return f'"{word}" is not one of {", ".join(allowed)}{nearest(str(word), allowed)}'
-
-
-def _clip(table: _Table) -> tuple[float, float]:
+def _clip(table: TableReader) -> tuple[float, float]:
     low = table.integer("min", 1, low=1, unit="tokens")
     if table.get("max") is None:
         return low, inf
@@ -292,12 +237,12 @@ def _clip(table: _Table) -> tuple[float, float]:
     return low, max(low, high)
 
 
-def _constant(table: _Table) -> Lengths:
+def _constant(table: TableReader) -> Lengths:
     value = table.integer("value", None, low=1, unit="tokens")
     return Uniform(value, value)
 
 
-def _uniform(table: _Table) -> Lengths:
+def _uniform(table: TableReader) -> Lengths:
     low = table.integer("min", None, low=1, unit="tokens")
     high = table.integer("max", None, low=1, unit="tokens")
     if high < low and not table.problems:
@@ -305,13 +250,13 @@ def _uniform(table: _Table) -> Lengths:
     return Uniform(low, max(low, high))
 
 
-def _lognormal(table: _Table) -> Lengths:
+def _lognormal(table: TableReader) -> Lengths:
     median = table.number("median", None, above=True, unit="tokens")
     sigma = table.number("sigma", None, unit="standard deviation of the logarithm")
     return LogNormal(median, sigma, *_clip(table))
 
 
-def _empirical(table: _Table) -> Lengths:
+def _empirical(table: TableReader) -> Lengths:
     points, values, weights = table.get("percentiles"), table.get("values"), table.get("weights")
     clip = _clip(table)
     if (points is None) == (values is None):
@@ -322,7 +267,7 @@ def _empirical(table: _Table) -> Lengths:
     return Empirical(*_values(table, values, weights), *clip)
 
 
-def _points(table: _Table, points: Any) -> Points:
+def _points(table: TableReader, points: Any) -> Points:
     """Checked percentile points (a harmless one where they are wrong)."""
     fallback: Points = ((0.0, 1.0),)
     if not isinstance(points, Mapping) or not points:
@@ -336,7 +281,7 @@ def _points(table: _Table, points: Any) -> Points:
             at = -1.0
         if not 0 <= at <= 100:
             table.wrong(f"percentiles.{key}", "is not a percentile in [0, 100]")
-        elif not _is_number(tokens) or tokens < 1:
+        elif not is_number(tokens) or tokens < 1:
             table.wrong(f"percentiles.{key}", f"{tokens!r} is not a number >= 1 (tokens)")
         else:
             read.append((at, float(tokens)))
@@ -349,18 +294,18 @@ def _points(table: _Table, points: Any) -> Points:
     return tuple(read)
 
 
-def _values(table: _Table, values: Any, weights: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _values(table: TableReader, values: Any, weights: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Checked values and weights (harmless ones where they are wrong)."""
     before = len(table.problems)
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         table.wrong("values", f"{values!r} is not a list of at least one number (tokens)")
-    elif not all(_is_number(v) and v >= 1 for v in values):
+    elif not all(is_number(v) and v >= 1 for v in values):
         table.wrong("values", "holds something that is not a number >= 1 (tokens)")
     elif weights is None:
         weights = [1.0] * len(values)
     elif not isinstance(weights, Sequence) or isinstance(weights, str) or len(weights) != len(values):
         table.wrong("weights", f"is not a list of {len(values)} numbers, one a value")
-    elif not all(_is_number(w) and w >= 0 for w in weights) or sum(weights) <= 0:
+    elif not all(is_number(w) and w >= 0 for w in weights) or sum(weights) <= 0:
         table.wrong("weights", "must be numbers >= 0, not all 0")
     if len(table.problems) > before:
         return (1.0,), (1.0,)
@@ -408,13 +353,13 @@ def _lengths(spec: Any, column: str, problems: list[Problem]) -> Lengths:
         problems.append(Problem(place, f'{shown}: a number of tokens, a shape such as "azure2023_conv", or a table'))
         return Uniform(1, 1)
     kind = spec.get("kind") if isinstance(spec.get("kind"), str) else None
-    table = _Table(spec, place, [])
+    table = TableReader(spec, place, [])
     if kind is not None and kind in SHAPES:
         found: Lengths = Percentiles(SHAPES[kind][column == "output_tokens"], *_clip(table))
     elif kind is not None and kind in LENGTH_KINDS:
         found = LENGTH_KINDS[kind](table)
     else:
-        problems.append(Problem(f"{place}.kind", _choose(kind, [*LENGTH_KINDS, *SHAPES])))
+        problems.append(Problem(f"{place}.kind", one_of(kind, [*LENGTH_KINDS, *SHAPES])))
         return Uniform(1, 1)
     table.close()
     problems += table.problems
@@ -495,31 +440,31 @@ class _Closed:
         return _Columns(np.zeros(n), think, self.concurrency)
 
 
-def _open(table: _Table, cv: float) -> _Arrivals:
+def _open(table: TableReader, cv: float) -> _Arrivals:
     rate = table.number("rate", None, above=True, unit="requests/s")
     amplitude = table.number("rate_amplitude", 0.0, high=1, unit="share of the rate")
     period = table.number("rate_period_s", None if amplitude > 0 else 1.0, above=True, unit="s")
     return _Open(rate, cv, amplitude, period)
 
 
-def _poisson(table: _Table) -> _Arrivals:
+def _poisson(table: TableReader) -> _Arrivals:
     return _open(table, 1.0)
 
 
-def _steady(table: _Table) -> _Arrivals:
+def _steady(table: TableReader) -> _Arrivals:
     return _open(table, 0.0)
 
 
-def _gamma(table: _Table) -> _Arrivals:
+def _gamma(table: TableReader) -> _Arrivals:
     return _open(table, table.number("cv", None, above=True, unit="standard deviation of the gaps over their mean"))
 
 
-def _burst(table: _Table) -> _Arrivals:
+def _burst(table: TableReader) -> _Arrivals:
     size = table.integer("burst_size", None, low=1, unit="requests")
     return _Burst(size, table.number("burst_interval_s", None, unit="s"))
 
 
-def _closed(table: _Table) -> _Arrivals:
+def _closed(table: TableReader) -> _Arrivals:
     concurrency = table.integer("concurrency", None, low=1, unit="clients")
     think = table.number("think_s", 0.0, unit="mean pause, s")
     return _Closed(concurrency, think, table.number("think_cv", 1.0, unit="0: constant, 1: exponential"))
@@ -529,6 +474,28 @@ KINDS = MappingProxyType(
     {"poisson": _poisson, "gamma": _gamma, "constant": _steady, "burst": _burst, "closed": _closed}
 )
 """Kinds of arrivals."""
+
+
+def generate_problems(spec: Mapping[str, Any]) -> list[Problem]:
+    """Everything :func:`generate` would refuse in a table, without drawing."""
+    problems: list[Problem] = []
+    _parse(spec, problems)
+    return problems
+
+
+def _parse(spec: Mapping[str, Any], problems: list[Problem]) -> tuple[int, dict[str, Lengths], bool, _Arrivals | None]:
+    """Number of requests, lengths, ``ignore_eos`` and arrivals of a table."""
+    table = TableReader(spec, "workload", problems)
+    kind = spec.get("kind") if isinstance(spec.get("kind"), str) else None
+    n = table.integer("num_requests", None, low=1, unit="requests")
+    columns = {name: _lengths(table.get(name), name, problems) for name in ("input_tokens", "output_tokens")}
+    ignore_eos = table.flag("ignore_eos", False)
+    if kind is None or kind not in KINDS:
+        table.wrong("kind", one_of(spec.get("kind"), KINDS))
+        return n, columns, ignore_eos, None
+    arrivals = KINDS[kind](table)
+    table.close()
+    return n, columns, ignore_eos, arrivals
 
 
 def generate(spec: Mapping[str, Any], seed: int = 0) -> Workload:
@@ -561,19 +528,7 @@ def generate(spec: Mapping[str, Any], seed: int = 0) -> Workload:
         All problems at once, with dotted keys ``workload.*``.
     """
     problems: list[Problem] = []
-    table = _Table(spec, "workload", problems)
-    kind = spec.get("kind") if isinstance(spec.get("kind"), str) else None
-    n = table.integer("num_requests", None, low=1, unit="requests")
-    columns = {name: _lengths(table.get(name), name, problems) for name in ("input_tokens", "output_tokens")}
-    ignore_eos = table.get("ignore_eos", False)
-    if not isinstance(ignore_eos, bool):
-        table.wrong("ignore_eos", f"{ignore_eos!r} is not true or false")
-    arrivals: _Arrivals | None = None
-    if kind is not None and kind in KINDS:
-        arrivals = KINDS[kind](table)
-        table.close()
-    else:
-        table.wrong("kind", _choose(kind, KINDS))
+    n, columns, ignore_eos, arrivals = _parse(spec, problems)
     if problems or arrivals is None:
         raise ScenarioError("<workload>", problems)
 
@@ -587,7 +542,7 @@ def generate(spec: Mapping[str, Any], seed: int = 0) -> Workload:
         ignore_eos=ignore_eos,
         concurrency=drawn.concurrency,
         think_ns=None if drawn.think_s is None else _nanoseconds(drawn.think_s),
-        info=WorkloadInfo(source="generated", format=str(kind), time_unit="ns", rows=n),
+        info=WorkloadInfo(source="generated", format=str(spec["kind"]), time_unit="ns", rows=n),
     )
 
 

@@ -15,7 +15,6 @@ Rules every format shares
 from __future__ import annotations
 
 import gzip
-import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simkv.errors import Problem, TraceError, nearest
+from simkv.tables import TableReader
 from simkv.workload.formats import FORMATS, choose
 from simkv.workload.formats.base import Ask, Columns, TakeBlocks
 from simkv.workload.formats.cells import UNITS, Times
@@ -39,6 +39,7 @@ __all__ = [
     "describe",
     "fit_context",
     "load_profile",
+    "option_problems",
     "read_trace",
     "reusable_share",
     "write_trace",
@@ -106,8 +107,24 @@ def read_trace(
         With every problem found, by line.
     """
     path = Path(path)
-    options = {"rate_scale": rate_scale, "rate": rate, "limit": limit, "start_s": start_s, "end_s": end_s}
-    _check(path, options | {"block_size": block_size}, time_unit=time_unit, turns=turns, bad_rows=bad_rows)
+    problems = option_problems(
+        {
+            "format": format,
+            "rate_scale": rate_scale,
+            "limit": limit,
+            "start_s": start_s,
+            "end_s": end_s,
+            "time_unit": time_unit,
+            "columns": columns,
+            "rate": rate,
+            "ignore_eos": ignore_eos,
+            "turns": turns,
+            "block_size": block_size,
+            "bad_rows": bad_rows,
+        }
+    )
+    if problems:
+        raise TraceError(str(path), problems)
     rename = {theirs: ours for ours, theirs in (columns or {}).items()}
     table, complaints = parse_table(str(path), read_text(path), rename)
     kind = choose(table, format, complaints)
@@ -314,24 +331,37 @@ def _wrong(path: Path, place: str, message: str) -> TraceError:
     return TraceError(str(path), [Problem(place, message)])
 
 
-def _check(
-    path: Path, numbers: Mapping[str, float | None], *, time_unit: str | None, turns: str | None, bad_rows: str
-) -> None:
-    """Refuse options that make no sense, all at once."""
-    problems = []
-    for name, value in numbers.items():
-        positive = name in ("rate_scale", "rate", "limit", "block_size")
-        if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
-            problems.append(Problem(name, f"{value} is not {'above 0' if positive else '0 or more'}"))
-    for name, word, allowed in (
-        ("time_unit", time_unit, tuple(UNITS)),
-        ("turns", turns, ("cumulative", "delta")),
-        ("bad_rows", bad_rows, ("refuse", "drop")),
-    ):
-        if word is not None and word not in allowed:
-            problems.append(Problem(name, f"{word} is not one of {', '.join(allowed)}{nearest(word, allowed)}"))
-    if problems:
-        raise TraceError(str(path), problems)
+def option_problems(options: Mapping[str, Any], place: str = "") -> list[Problem]:
+    """Everything :func:`read_trace` would refuse in its options; None stands for an option that is left out.
+
+    Parameters
+    ----------
+    options : mapping
+        Keyword arguments of :func:`read_trace`.
+    place : str
+        Dotted key of the table they stand in, if any.
+    """
+    problems: list[Problem] = []
+    table = TableReader({key: value for key, value in options.items() if value is not None}, place, problems)
+    table.known.clear()
+    table.word("format", None, FORMATS)
+    table.number("rate_scale", 1.0, above=True, unit="times as fast")
+    table.integer("limit", 1, low=1, unit="requests")
+    start = table.number("start_s", 0.0, unit="s")
+    end = table.number("end_s", start + 1, unit="s")
+    if not problems and end <= start:
+        table.wrong("end_s", f"{end:g} is not above start_s, {start:g}")
+    table.word("time_unit", None, tuple(UNITS))
+    columns = table.get("columns", {})
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
+        table.wrong("columns", f'{columns!r} is not a table {{input_tokens = "its name in the file"}}')
+    table.number("rate", 1.0, above=True, unit="requests/s")
+    table.flag("ignore_eos", False)
+    table.word("turns", None, ("cumulative", "delta"))
+    table.integer("block_size", 1, low=1, unit="tokens")
+    table.word("bad_rows", "refuse", ("refuse", "drop"))
+    table.close()
+    return problems
 
 
 def _ns(seconds: float | None) -> int:

@@ -354,7 +354,6 @@ BROKE_CAP = scenario(kv_bytes=-5, disable_radix_cache=True, max_running_requests
         (BROKE, "ValueError"),
         (BROKE_DENSE, "RuntimeError"),
         (BROKE_CAP, "RuntimeError"),
-        (scenario(EXAMPLE | {"layer_types": ["sliding_attention"] * 48}), "AssertionError"),
     ],
 )
 def test_refusals_carry_the_engines_exception(data: dict[str, Any], error: str) -> None:
@@ -364,6 +363,15 @@ def test_refusals_carry_the_engines_exception(data: dict[str, Any], error: str) 
     assert shown.infeasible.fixes
     assert shown.pools == ()
     assert sizes(shown) == (None, None, None)
+
+
+def test_all_sliding_models_are_sized_and_then_refused_by_the_allocator() -> None:
+    # 60 GiB / (48 layers x 2,048 B) = 655,360 tokens; with pages above 1 the engine's allocator asserts a full pool.
+    shown = simkv.plan(scenario(EXAMPLE | {"layer_types": ["sliding_attention"] * 48}))
+    assert shown.infeasible is not None
+    assert shown.infeasible.engine_error == "AssertionError"
+    assert shown.infeasible.fixes
+    assert [(p.pool, p.layers, p.tokens, p.bytes_per_token) for p in shown.pools] == [("swa", 48, 655_360, 98_304)]
 
 
 def test_the_window_floor_is_refused_at_equality() -> None:

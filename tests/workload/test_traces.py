@@ -507,7 +507,7 @@ def test_options_are_checked_all_at_once() -> None:
     found = problems(
         DATA / "azure.csv", rate_scale=0, limit=0, start_s=-1, time_unit="sec", turns="deltas", rate=float("nan")
     )
-    assert [p.place for p in found] == ["rate_scale", "rate", "limit", "start_s", "time_unit", "turns"]
+    assert [p.place for p in found] == ["rate_scale", "limit", "start_s", "time_unit", "rate", "turns"]
 
 
 # ------------------------------------------------------------------------------------------- order, selection, sessions

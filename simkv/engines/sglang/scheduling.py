@@ -185,6 +185,13 @@ class Scheduler:
             self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
         return handle
 
+    def holders(self) -> IntArray:
+        """Requests that hold KV: the running ones, those of steps whose result is awaited, and a parked chunk."""
+        parked = [np.array([self.chunked])] if self.chunked >= 0 else []
+        found = np.unique(np.concatenate([self.running.reqs, *(step.batch for step in self._in_flight), *parked]))
+        live: IntArray = found[self.table.status[found] == LIVE]
+        return live
+
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
         """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
