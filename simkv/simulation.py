@@ -370,7 +370,7 @@ class Simulation:
                 kind = 1
         running = len(engine.running.reqs)
         if kind != 2:
-            holders = engine.holders()
+            holders = engine.holders() if step is None else np.concatenate([engine.running.reqs, step.batch])
             committed = table.committed[holders]
             live = int(committed.sum())
             windowed = live if engine.window is None else int(np.minimum(committed, engine.window).sum())

@@ -6,7 +6,6 @@ To make the pictures anew: ``pytest tests/test_plotting.py --mpl-generate-path=t
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -619,13 +618,3 @@ def test_dashboard_panels_do_not_overlap() -> None:
     assert len(boxes) == 6
     for upper, lower in pairwise(boxes):
         assert upper.y0 >= lower.y1 - 1
-
-
-def test_a_million_rows_are_drawn_quickly() -> None:
-    """The bound is many times what it takes, for slow machines."""
-    plan = a_plan(depths=3)
-    timeline = a_timeline(1_000_000, 7200, plan=plan)
-    start = time.perf_counter()
-    for name in PANELS:
-        draw(name, timeline, NO_EVENTS, plan)
-    assert time.perf_counter() - start < 6
