@@ -18,7 +18,7 @@ from simkv.engines.sglang.settings import DTYPE_BYTES, FAULTS
 from simkv.errors import Problem, ScenarioError, nearest
 from simkv.hardware import GPUS
 from simkv.steptime import STEPTIME, steptime_problems
-from simkv.tables import one_of
+from simkv.tables import MOST, one_of
 from simkv.workload.acceptance import ACCEPTANCE, acceptance_problems
 from simkv.workload.generate import generate_problems
 from simkv.workload.traces import option_problems
@@ -58,9 +58,14 @@ def _bytes(value: Any) -> int:
         match = re.fullmatch(r"\s*(-?[0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", value)
         unit = match.group(2).upper() if match else ""
         if match is None or unit not in _UNITS:
+            hint = f"; did you mean {unit}B or {unit}iB?" if match is not None and f"{unit}B" in _UNITS else ""
             allowed = "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"
-            raise ValueError(f"{value!r} is not a number of bytes; allowed units are {allowed}")
+            raise ValueError(f"{value!r} is not a number of bytes; allowed units are {allowed}{hint}")
+        if _UNITS[unit] == 1 and "." in match.group(1):
+            raise ValueError(f"{value!r} is not a whole number of bytes; did you leave out its unit?")
         count = round(float(match.group(1)) * _UNITS[unit])
+    if abs(count) > 1 << 60:
+        raise ValueError(f"{value!r} is more than 1024 PiB")
     return count
 
 
@@ -169,8 +174,8 @@ def _workload(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(_bytes), AfterValidator(_no_debt)]
 # A budget is a difference: where it is negative the engine does not start, which is an answer.
 Budget = Annotated[int, BeforeValidator(_bytes)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Number = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Number = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Config = Annotated[str | dict[str, Any], BeforeValidator(_config)]
 Algorithm = Annotated[str, _one_of("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH", "DSPARK", "NGRAM")]
@@ -251,7 +256,7 @@ class MemorySection(_Section):
         description="--max-running-requests; default 48 with speculation, else from the pool's size; "
         "'pool' takes it from the pool's size in any case",
     )
-    chunked_prefill_size: Annotated[int, Field(strict=True)] | None = Field(
+    chunked_prefill_size: Annotated[int, Field(le=MOST, strict=True)] | None = Field(
         None, description="--chunked-prefill-size; -1 switches chunking off; default by GPU memory"
     )
     max_prefill_tokens: Count = Field(16384, description="--max-prefill-tokens")
@@ -302,7 +307,7 @@ class Document(_Section):
     schema_: Literal[1] = Field(1, alias="schema", description="version of this format")
     name: Annotated[str, BeforeValidator(_title)] = Field("scenario", description="shown in reports and titles")
     description: str = Field("", description="what the scenario teaches")
-    seed: Number = Field(0, description="seed of every random stream")
+    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="seed of every random stream")
     engine: Annotated[str, _one_of(*ENGINES)] = Field("sglang", description="engine, or engine@version")
     model: ModelSection
     draft: DraftSection | None = None

@@ -37,14 +37,21 @@ class Recorder:
         return len(self._full_ints) * _BLOCK + self._place
 
     def append(self, ints: tuple[int, ...], floats: tuple[float, ...] = ()) -> None:
-        """Add one row."""
+        """Add one row, a value for every column.
+
+        Raises
+        ------
+        ValueError
+            Their number is not that of the columns.
+        """
+        if len(ints) != len(self.ints) or len(floats) != len(self.floats):
+            raise ValueError(f"{len(ints)} + {len(floats)} values for {len(self.ints)} + {len(self.floats)} columns")
         if self._place == _BLOCK:
             self._full_ints.append(self._int_block)
             self._full_floats.append(self._float_block)
             self._new_block()
         self._int_block[self._place] = ints
-        if floats:
-            self._float_block[self._place] = floats
+        self._float_block[self._place] = floats
         self._place += 1
 
     def columns(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:

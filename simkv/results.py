@@ -22,6 +22,7 @@ from simkv.engines.base import Plan
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
 from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
+from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls
 from simkv.scenario import Scenario, load
 from simkv.simulation import KINDS, LIMITS, Outcome, Progress, Simulation
 from simkv.steptime import StepTime
@@ -373,14 +374,15 @@ def simulate(
     if routing is not None:
         one = one.with_routing(routing)
     plan = one.plan()
-    engine = engine_for(one, plan, retraction_order=retraction_order or default_retraction_order)
+    order = default_retraction_order if retraction_order is None else guarded_order(retraction_order)
+    engine = engine_for(one, plan, retraction_order=order)
     work = workload if workload is not None else one.workload()
     _check_keys(one, plan)
     simulation = Simulation(
         engine,
         work,
-        acceptance if acceptance is not None else one.acceptance(work),
-        steptime if steptime is not None else one.step_time(),
+        one.acceptance(work) if acceptance is None else GuardedAcceptance(acceptance, one.accept_width),
+        one.step_time() if steptime is None else GuardedStepTime(steptime),
         check_every=check_every,
         progress=progress,
     )
@@ -393,7 +395,8 @@ def simulate(
         "retraction_order": retraction_order,
     }
     try:
-        outcome = simulation.run()
+        with interrupt_calls(simulation.stop):
+            outcome = simulation.run()
     except InvariantError as error:
         raise InvariantError(f"{one.source}, seed {one.seed}, {error}") from error
     return _run(one, plan, work, outcome, [name for name, value in given.items() if value is not None])

@@ -353,19 +353,26 @@ class Scenario:
             made = _ask_for(made, max_new)
         return fit_context(made, self.resolved.settings.context_len, oversize)
 
+    @property
+    def accept_width(self) -> int:
+        """Longest length a verify step can yield, the bonus token included; 1 without speculation."""
+        spec = self.resolved.settings.spec
+        if spec is None:
+            return 1
+        drafted = spec.num_draft_tokens if spec.is_dflash or not spec.has_draft_kv else spec.num_steps + 1
+        return min(drafted, spec.num_draft_tokens)
+
     def acceptance(self, workload: Workload) -> Acceptance:
         """The acceptance model of this scenario, for its draft's width."""
-        spec = self.resolved.settings.spec
         table = dict(self.document.acceptance)
         kind = table.pop("kind")
-        if spec is None:
+        if self.resolved.settings.spec is None:
             return NoDraft(width=1)
-        width = spec.num_draft_tokens if spec.is_dflash or not spec.has_draft_kv else spec.num_steps + 1
-        width = min(width, spec.num_draft_tokens)
         try:
             if kind == "trace":
-                return Trace(lengths=workload.accept or (), width=width)
-            made: Acceptance = ACCEPTANCE[kind](width=width, seed=self.seed, **table)  # type: ignore[call-arg]
+                return Trace(lengths=workload.accept or (), width=self.accept_width)
+            family: Any = ACCEPTANCE[kind]
+            made: Acceptance = family(width=self.accept_width, seed=self.seed, **table)
             return made
         except ScenarioError as error:
             raise ScenarioError(self.source, error.problems) from None

@@ -214,7 +214,8 @@ class Simulation:
         self._events: list[tuple[int, Event]] = []
         n = len(workload)
         self._times = {name: np.full(n, -1, np.int64) for name in ("arrival", "admitted", "first_token", "finished")}
-        self._index = np.empty(n, np.int64)
+        # Handle of the engine -> number in the workload; -1 until it has one.
+        self._index = np.full(n, -1, np.int64)
         self._requests = self._client_view()
         self._done = 0
         self._retracted = 0
@@ -224,6 +225,11 @@ class Simulation:
         self._accepted = 0
         self._verified = 0
         self._fault: EngineFault | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the run after the step at hand; what was simulated is kept and marked partial."""
+        self._stopped = True
 
     def _client_view(self) -> tuple[list[int], list[int], list[int | None]]:
         """Prompt length, tokens asked for, and end of sequence of every request."""
@@ -256,7 +262,7 @@ class Simulation:
         engine = self.engine
         previous: _Job | None = None
         idle_steps = 0
-        while True:
+        while not self._stopped:
             self._arrive()
             step = engine.schedule()
             job = None if step is None else self._launch(step)
@@ -427,7 +433,7 @@ class Simulation:
         InvariantError
             A fault of simkv, with the step it happened in.
         """
-        partial = False
+        interrupted = False
         self.env.process(self._gpu())
         loop = self.env.process(self._scheduler())
         try:
@@ -438,11 +444,11 @@ class Simulation:
             index = int(self._index[fault.request]) if fault.request >= 0 else -1
             self._events.append((self.now, Event("fault", index, fault.pool, 0, fault.message)))
         except KeyboardInterrupt:
-            partial = True
+            interrupted = True
         except InvariantError as error:
             raise InvariantError(f"step {self._steps}: {error}") from error
         self._record(None, 0)
-        return self._outcome(partial)
+        return self._outcome(interrupted or self._stopped)
 
     def _outcome(self, partial: bool) -> Outcome:
         n, table = len(self.workload), self.engine.table
@@ -455,6 +461,8 @@ class Simulation:
             state[index] = "refused"
         for handle in range(table.size):
             index = int(self._index[handle])
+            if index < 0:
+                continue
             retractions[index] = table.retractions[handle]
             got = int(table.finished_len[handle])
             if index in refused:

@@ -9,7 +9,10 @@ from typing import Any
 
 from simkv.errors import Problem, nearest
 
-__all__ = ["TableReader", "is_number", "keyword_problems", "one_of"]
+__all__ = ["MOST", "TableReader", "is_number", "keyword_problems", "one_of"]
+
+# Largest count anywhere: the product of two stays inside 64 bits.
+MOST = 10**9
 
 
 def is_number(value: object) -> bool:
@@ -66,11 +69,11 @@ class TableReader:
         return low if not above else low + 1
 
     def integer(self, key: str, default: int | None, *, low: int, unit: str) -> int:
-        """An integer >= low; needed if the default is None."""
+        """An integer in [low, MOST]; needed if the default is None."""
         value = self.get(key, default)
         if value is None:
             self.wrong(key, f"is needed: an integer >= {low} ({unit})")
-        elif not isinstance(value, int) or isinstance(value, bool) or value < low:
+        elif not isinstance(value, int) or isinstance(value, bool) or not low <= value <= MOST:
             self.wrong(key, f"{value!r} is not an integer >= {low} ({unit})")
         else:
             return value

@@ -293,11 +293,8 @@ def interrupted(out: str) -> tuple[int, str, str]:
 
 
 def test_ctrl_c_saves_what_was_simulated(here: Path) -> None:
-    # One interrupt in fifty hits an unlucky line and loses the run (see the tests of the clock); three in a row do not.
-    for attempt in "abc":
-        code, out, err = interrupted(attempt)
-        if code == 130:
-            break
+    attempt = "a"
+    code, out, err = interrupted(attempt)
     assert code == 130, err
     assert "Traceback" not in err
     assert "never arrived" in out
@@ -306,8 +303,10 @@ def test_ctrl_c_saves_what_was_simulated(here: Path) -> None:
     assert data["summary"]["requests.never_arrived"] > 0
 
 
+# A parent in the background may have told its children to ignore the signal.
 READY = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from simkv import results
 from simkv.cli import main
 class Told(results.Simulation):

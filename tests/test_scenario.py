@@ -820,3 +820,32 @@ def test_any_value_of_any_key_is_taken_or_refused_by_name(value: Any, place: tup
     except UserError as error:
         assert error.problems
         assert all(p.message for p in error.problems)
+
+
+# Sizes beyond what a machine word holds ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("model", "context_length"), ("memory", "page_size"), ("memory", "max_total_tokens"), ("memory", "kv_bytes")],
+)
+def test_a_number_no_server_has_is_refused(section: str, key: str) -> None:
+    assert set(problems(changed(section, key, 10**30))) == {f"{section}.{key}"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"rate": 1e-300}, "workload"),
+        ({"num_requests": 10**30}, "workload.num_requests"),
+        ({"input_tokens": {"kind": "lognormal", "median": 1e300, "sigma": 1}}, "workload.input_tokens"),
+        ({"output_tokens": 10**30}, "workload.output_tokens.value"),
+    ],
+)
+def test_a_workload_beyond_all_bounds_is_refused(changes: dict[str, Any], place: str) -> None:
+    assert set(problems(document(workload={**WORK, **changes}), run=True)) == {place}
+
+
+@pytest.mark.parametrize(("text", "hint"), [("60G", "GB or GiB"), ("1.5", "unit"), ("5M", "MB or MiB")])
+def test_bytes_without_their_unit_get_a_hint(text: str, hint: str) -> None:
+    assert hint in problems(document(memory={"kv_bytes": text}))["memory.kv_bytes"]

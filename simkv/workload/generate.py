@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simkv.errors import Problem, ScenarioError
-from simkv.tables import TableReader, is_number, one_of
+from simkv.tables import MOST, TableReader, is_number, one_of
 from simkv.workload.request import IntArray, Workload, WorkloadInfo
 
 __all__ = [
@@ -533,7 +533,7 @@ def generate(spec: Mapping[str, Any], seed: int = 0) -> Workload:
         raise ScenarioError("<workload>", problems)
 
     drawn = arrivals.draw(n, seed)
-    tokens = {name: _tokens(columns[name], n, stream(seed, name)) for name in columns}
+    tokens = {name: _tokens(columns[name], name, seed, n) for name in columns}
     return Workload(
         arrival_ns=_nanoseconds(drawn.arrival_s),
         input_tokens=tokens["input_tokens"],
@@ -546,9 +546,22 @@ def generate(spec: Mapping[str, Any], seed: int = 0) -> Workload:
     )
 
 
-def _tokens(distribution: Lengths, n: int, rng: np.random.Generator) -> IntArray:
-    return np.maximum(np.rint(distribution.quantile(rng.random(n))), 1).astype(np.int64)
+def _tokens(distribution: Lengths, name: str, seed: int, n: int) -> IntArray:
+    drawn = np.rint(distribution.quantile(stream(seed, name).random(n)))
+    if drawn.max(initial=1) > MOST:
+        message = f"draws lengths up to {drawn.max():.3g} tokens, more than {MOST:,}: state its max"
+        raise ScenarioError("<workload>", [Problem(f"workload.{name}", message)])
+    return np.maximum(drawn, 1).astype(np.int64)
 
 
 def _nanoseconds(seconds: FloatArray) -> IntArray:
+    if seconds.max(initial=0) > _LONGEST_S:
+        message = (
+            f"the last request comes after {seconds.max():.3g} s, more than {_LONGEST_S:.3g}: fewer requests, or faster"
+        )
+        raise ScenarioError("<workload>", [Problem("workload", message)])
     return np.rint(seconds * 1e9).astype(np.int64)
+
+
+# A hundred years: clock and durations in nanoseconds stay inside 64 bits.
+_LONGEST_S = 100 * 365.25 * 86400

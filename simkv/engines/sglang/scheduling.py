@@ -677,6 +677,8 @@ class Scheduler:
         for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
             if pool is None:
                 continue
+            if pool.available + leaked != pool.usable:
+                memory.check()  # a leak of our own is not the engine's
             if leaked:
                 raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
             if pool.available != pool.capacity:
