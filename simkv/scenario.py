@@ -144,7 +144,9 @@ class Scenario:
             path = self._path(config)
             return Arch.from_config(path if path.is_file() else config)
         except ModelError as error:
-            problems = [Problem(f"{key}: {p.place}" if p.place else key, p.message) for p in error.problems]
+            # "config" is the whole of it, which the key names already.
+            whole = ("", "config")
+            problems = [Problem(key if p.place in whole else f"{key}: {p.place}", p.message) for p in error.problems]
             raise ModelError(self.source, problems) from None
 
     @cached_property
@@ -462,9 +464,10 @@ def load(scenario: str | Path | Mapping[str, Any] | Scenario) -> Scenario:
     names = builtin_names()
     if str(scenario) not in names:
         hint = nearest(str(scenario), names)
+        shown = str(scenario) or "''"
         raise ScenarioError(
-            str(scenario),
-            [Problem(str(scenario), f"is no file and no built-in scenario{hint}; built in are {', '.join(names)}")],
+            shown,
+            [Problem(shown, f"is no file and no built-in scenario{hint}; built in are {', '.join(names)}")],
         )
     text = (_builtin_dir() / f"{scenario}.toml").read_text(encoding="utf-8")
     return Scenario(_read_toml(text, f"{scenario}.toml"), f"{scenario}.toml")

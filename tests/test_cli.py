@@ -14,6 +14,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
+from tiny import TINY
 
 import simkv
 from simkv.cli import main
@@ -21,18 +22,6 @@ from simkv.memory.pages import CountedPool
 from simkv.results import PLOTS, Run
 from simkv.simulation import Simulation
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 1,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 1000,
-    "intermediate_size": 64,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
 SCENARIO = """schema = 1
 name = "tiny"
 [model]
@@ -61,7 +50,7 @@ ESCAPE = re.compile(r"\x1b\[")
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a scenario, its model and a trace."""
     mpl.use("Agg")
-    (tmp_path / "m.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "m.json").write_text(json.dumps(TINY))
     (tmp_path / "s.toml").write_text(SCENARIO)
     rows = [{"arrival_s": i / 4, "input_tokens": 5 + i, "output_tokens": i % 3} for i in range(8)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

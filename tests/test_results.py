@@ -14,26 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from tiny import TINY, scenario, workload
 
 import simkv
 from simkv.errors import ScenarioError
 from simkv.report import console, run_report
 from simkv.results import PLOTS, Run
 from simkv.simulation import Simulation
-from simkv.workload.request import Workload
 
-TINY: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 1,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 1000,
-    "intermediate_size": 64,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
 FRAMES = ("timeline", "requests", "events")
 STATES = ("completed", "refused", "aborted", "unfinished", "never_arrived")
 
@@ -45,27 +33,6 @@ def _figures() -> Iterator[None]:
     import matplotlib.pyplot as plt
 
     plt.close("all")
-
-
-def scenario(*, tokens: int = 1000, overlap: bool = False, **sections: Any) -> simkv.Scenario:
-    memory = {
-        "kv_bytes": 256 * tokens,
-        "max_running_requests": 8,
-        "chunked_prefill_size": 512,
-        "disable_radix_cache": True,
-        "disable_overlap_schedule": not overlap,
-        **sections.pop("memory", {}),
-    }
-    model = {"config": TINY, **sections.pop("model", {})}
-    data = {"name": "tiny", "model": model, "memory": memory, "steptime": {"kind": "constant", "ms": 10}, **sections}
-    return simkv.load(data)
-
-
-def workload(rows: Sequence[tuple[float, int, int]], **more: Any) -> Workload:
-    arrival, inputs, outputs = (np.array(column) for column in zip(*rows, strict=True))
-    ns = np.round(arrival * 1e6).astype(np.int64)
-    names = tuple(f"r{i}" for i in range(len(rows)))
-    return Workload(ns, inputs.astype(np.int64), outputs.astype(np.int64), names, **more)
 
 
 WORK = {

@@ -7,23 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import EAGLE, TINY
 
 import simkv
 from simkv.errors import ModelError, ScenarioError, SimkvError, TraceError, UserError
 from simkv.scenario import Scenario
 
-TINY: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "num_hidden_layers": 1,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 1000,
-    "intermediate_size": 64,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
 # Two layers, one slides.
 HYBRID = {
     **TINY,
@@ -34,7 +23,6 @@ HYBRID = {
     "sliding_window": 32,
 }
 WORK = {"kind": "constant", "rate": 10, "num_requests": 5, "input_tokens": 20, "output_tokens": 4}
-EAGLE = {"algorithm": "EAGLE", "num_steps": 3, "num_layers": 0}
 MIB, GIB = 1 << 20, 1 << 30
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-from run_cases import KINDS, Skip, check, main, read  # noqa: E402
+from run_cases import KINDS, Skip, check, main, read
 
 ROOT = HERE.parents[1]
 OURS = ROOT / "tests" / "data" / "oracle"

@@ -110,7 +110,7 @@ def read_text(path: Path) -> str:
         reason = f"is a damaged gzip file ({error})"
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
-    raise TraceError(str(path), [Problem(path.name, reason)])
+    raise TraceError(str(path), [Problem(path.name or str(path), reason)])
 
 
 def parse_table(source: str, text: str, rename: Mapping[str, str]) -> tuple[Table, Complaints]:
