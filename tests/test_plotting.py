@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simkv import plotting
+from simkv.plotting.curves import bin_stats, time_bins
 
 picture = pytest.mark.mpl_image_compare(
     baseline_dir="baseline_images",
@@ -520,8 +521,8 @@ def test_bins_against_a_slow_reference() -> None:
     t = np.round(np.sort(rng.uniform(0, 50, 3000)) ** 1.2, 2)  # gaps, and many steps at one instant
     v = rng.uniform(0, 1, 3000)
     v[rng.integers(0, 3000, 200)] = np.nan
-    _, edges = plotting._bins(t[0], t[-1], 60)
-    mean, low, high = plotting._bin_stats(t, v, edges)
+    _, edges = time_bins(t[0], t[-1], 60)
+    mean, low, high = bin_stats(t, v, edges)
     for i, (left, right) in enumerate(pairwise(edges)):
         ends = np.append(t[1:], t[-1])
         within = np.clip(np.minimum(ends, right) - np.maximum(t, left), 0, None)
@@ -534,7 +535,7 @@ def test_bins_against_a_slow_reference() -> None:
 @pytest.mark.parametrize("span", [1e-4, 0.37, 1.0, 59, 61, 3599, 7201, 86_400, 2_000_000])
 @pytest.mark.parametrize("at_most", [1, 7, 120, 400])
 def test_bins_cover_the_span(span: float, at_most: int) -> None:
-    width, edges = plotting._bins(3.0, 3.0 + span, at_most)
+    width, edges = time_bins(3.0, 3.0 + span, at_most)
     assert edges[0] == 3.0 and edges[-1] == 3.0 + span
     assert (np.diff(edges) > 0).all() and len(edges) - 1 <= at_most
     assert np.diff(edges)[:-1] == pytest.approx(width)

@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
 from run_cases import KINDS, Skip, check, main, read
 
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "tests" / "data" / "oracle"
 SHARED = Path(os.environ.get("SIMKV_SHARED", ROOT.parent / "shared")) / "cases"
 
