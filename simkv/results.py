@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 
 from simkv.document import comparison
-from simkv.engines.base import Plan
+from simkv.engines.base import LIMITS, Plan
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
 from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
 from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls
 from simkv.scenario import Scenario, load
-from simkv.simulation import KINDS, LIMITS, Outcome, Progress, Simulation
+from simkv.simulation import KINDS, Outcome, Progress, Simulation
 from simkv.steptime import StepTime
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import Workload
@@ -318,13 +318,13 @@ def engine_for(
         )
     all_swa = plan.full_max_total_num_tokens == 0
     full = plan.max_total_num_tokens if plan.full_max_total_num_tokens is None else plan.full_max_total_num_tokens
-    indexed = [p.tokens for p in plan.pools if p.worker != "target" and p.layers and p.mapping in ("none", "identity")]
-    smallest = min(indexed, default=None)
+    drafts = [p.tokens for p in plan.pools if p.worker != "target" and p.layers and p.indexed_by == "full"]
+    smallest = min(drafts, default=None)
     return Scheduler(
         settings,
         full_tokens=None if all_swa else full,
         swa_tokens=plan.swa_max_total_num_tokens,
-        max_running_requests=plan.max_running_requests or 1,
+        max_running_requests=plan.max_running_requests or 0,
         draft_slots=smallest if smallest is not None and full is not None and smallest < full else None,
         retraction_order=retraction_order,
     )
@@ -580,7 +580,7 @@ class _Frames:
             resident = live = resident_bytes = live_bytes = np.zeros(len(raw["time_ns"]), np.int64)
             for pool in (p for p in self.plan.pools if p.worker == worker and p.layers):
                 # A ring at full capacity is indexed by full slots and freed with them.
-                source = "swa" if pool.mapping == "target" and pool.pool == "swa" else "full"
+                source = pool.indexed_by
                 held = used[source] if source in used else next(iter(used.values()))
                 seen = raw["live_window_tokens"] if pool.pool == "swa" else raw["live_tokens"]
                 seen = np.minimum(seen, held)

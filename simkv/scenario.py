@@ -125,7 +125,7 @@ class Scenario:
         dumped: dict[str, Any] = self.document.model_dump(by_alias=True, exclude_none=True)
         for section, key in (("model", "config"), ("draft", "config"), ("workload", "trace")):
             value = (dumped.get(section) or {}).get(key)
-            if isinstance(value, str) and (path := self._path(value)).is_file():
+            if isinstance(value, str) and (path := self._path(value)).exists():
                 dumped[section][key] = str(path.resolve())
         return dumped
 
@@ -142,7 +142,7 @@ class Scenario:
             if isinstance(config, dict):
                 return Arch.from_config(config, name=config.get("name"))
             path = self._path(config)
-            return Arch.from_config(path if path.is_file() else config)
+            return Arch.from_config(path if path.exists() else config)
         except ModelError as error:
             # "config" is the whole of it, which the key names already.
             whole = ("", "config")
@@ -258,6 +258,7 @@ class Scenario:
             hybrid=hybrid,
             hybrid_disabled=model.hybrid_swa is False,
             window=window,
+            attention_window=(arch.chunk or arch.window) if arch.count("sliding", "chunked") else None,
             spec=spec,
             faults=frozenset(policies.faults),
         )

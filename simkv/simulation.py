@@ -13,42 +13,30 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simkv.engines.base import Event, Request, Step
-from simkv.engines.sglang.scheduling import Scheduler
+from simkv.engines.base import Engine, Event, Request, Step, Usage
 from simkv.errors import EngineFault, InvariantError
 from simkv.recorder import Recorder
 from simkv.steptime import StepTime
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import IntArray, Workload
 
-__all__ = ["KINDS", "LIMITS", "Outcome", "Progress", "Simulation", "TIMELINE_FLOATS", "TIMELINE_INTS"]
+__all__ = ["KINDS", "Outcome", "Progress", "Simulation", "TIMELINE_FLOATS", "TIMELINE_INTS"]
 
 KINDS = ("idle", "prefill", "decode")
-LIMITS = ("arrival", "full", "swa", "rows", "chunk")
 
-TIMELINE_INTS = (
+# Columns of the clock's own, then the engine's.
+_CLOCK = (
     "time_ns",
     "duration_ns",
     "kind",
     "batch",
     "prefill_tokens",
-    "num_running_reqs",
-    "num_queue_reqs",
-    "num_retracted_reqs",
-    "num_aborted_reqs",
     "num_refused_reqs",
-    "full_available",
-    "swa_available",
-    "rows_free",
-    "overallocated_tokens",
-    "window_evicted_swa_tokens",
-    "live_tokens",
-    "live_window_tokens",
     "accepted_tokens",
     "verified_reqs",
-    "limit",
 )
 TIMELINE_FLOATS = ("new_token_ratio",)
+TIMELINE_INTS = (*_CLOCK, *(name for name in Usage._fields if name not in TIMELINE_FLOATS))
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -173,7 +161,7 @@ class Simulation:
 
     Parameters
     ----------
-    engine : Scheduler
+    engine : Engine
         The engine, empty.
     workload : Workload
         Requests, in arrival order.
@@ -189,7 +177,7 @@ class Simulation:
 
     def __init__(
         self,
-        engine: Scheduler,
+        engine: Engine,
         workload: Workload,
         acceptance: Acceptance,
         step_time: StepTime,
@@ -221,7 +209,7 @@ class Simulation:
         self._retracted = 0
         self._refused = 0
         self._steps = 0
-        self._evicted = 0
+        self._running = self._waiting = 0
         self._accepted = 0
         self._verified = 0
         self._fault: EngineFault | None = None
@@ -313,18 +301,14 @@ class Simulation:
         self._collect_events()
 
     def _collect_events(self) -> None:
-        events = self.engine.events
-        if not events:
-            return
         now = self.now
-        for event in events:
+        for event in self.engine.drain_events():
             self._refused += event.event == "refusal"
             self._retracted += event.event == "retraction"
             index = int(self._index[event.request])
             if event.event == "abort":
                 self._finished(index)
             self._events.append((now, replace(event, request=index)))
-        events.clear()
 
     def _launch(self, step: Step) -> _Job:
         if step.verify:
@@ -347,12 +331,12 @@ class Simulation:
         if step.kind == "prefill":
             first = self._times["first_token"]
             index = self._index[step.batch]
-            fresh = (first[index] < 0) & (self.engine.table.output[step.batch] > 0)
+            fresh = (first[index] < 0) & (self.engine.output_tokens(step.batch) > 0)
             first[index[fresh]] = now
         for handle in finished:
             self._finished(int(self._index[handle]))
         if self._check_every and self._steps % self._check_every == 0:
-            self.engine.memory.check()
+            self.engine.check()
 
     def _finished(self, index: int) -> None:
         self._times["finished"][index] = self.now
@@ -360,64 +344,23 @@ class Simulation:
         self._arrivals.after(self.now)
 
     def _record(self, step: Step | None, duration: int) -> None:
-        engine, memory, table = self.engine, self.engine.memory, self.engine.table
-        if engine.events:
-            self._collect_events()
-        kind = batch = live = windowed = over = prefill = 0
+        self._collect_events()
+        kind = batch = prefill = 0
         if step is not None:
-            batch = len(step.batch)
-            prefill = step.work.prefill_tokens
-            if step.kind == "decode":
-                kind = 2
-                live, windowed = step.work.decode_context, step.work.decode_window
-                if step.verify:
-                    over = int(table.allocated[step.batch].sum()) - live
-            else:
-                kind = 1
-        running = len(engine.running.reqs)
-        if kind != 2:
-            holders = engine.holders() if step is None else np.concatenate([engine.running.reqs, step.batch])
-            committed = table.committed[holders]
-            live = int(committed.sum())
-            windowed = live if engine.window is None else int(np.minimum(committed, engine.window).sum())
-            over = int(table.allocated[holders].sum()) - live
-            running = len(holders)
-        evicted = memory.window_evicted
-        self._recorder.append(
-            (
-                self.now,
-                duration,
-                kind,
-                batch,
-                prefill,
-                running,
-                len(engine.waiting),
-                len(engine.retracted),
-                len(engine.aborted),
-                self._refused,
-                -1 if memory.full is None else memory.full.available,
-                -1 if memory.swa is None else memory.swa.available,
-                memory.rows_free,
-                over,
-                evicted - self._evicted,
-                live,
-                windowed,
-                self._accepted,
-                self._verified,
-                LIMITS.index(engine.limit),
-            ),
-            (engine.new_token_ratio,),
-        )
-        self._evicted = evicted
+            kind = 1 if step.kind == "prefill" else 2
+            batch, prefill = len(step.batch), step.work.prefill_tokens
+        usage = self.engine.usage(step)
+        clock = (self.now, duration, kind, batch, prefill, self._refused, self._accepted, self._verified)
+        self._recorder.append((*clock, *usage[:-1]), usage[-1:])
+        self._running, self._waiting = usage.num_running_reqs, usage.num_queue_reqs
         self._refused = self._accepted = self._verified = 0
-        engine.retracted, engine.aborted = [], []
         if self._progress is not None and self._steps % self._progress_every == 0:
             self._progress(
                 Progress(
                     self.now / 1e9,
                     self._steps,
-                    len(engine.running.reqs),
-                    len(engine.waiting),
+                    self._running,
+                    self._waiting,
                     self._retracted,
                     self._done,
                     len(self.workload),
@@ -438,7 +381,7 @@ class Simulation:
         loop = self.env.process(self._scheduler())
         try:
             self.env.run(until=loop)
-            self.engine.memory.check()
+            self.engine.check()
         except EngineFault as fault:
             self._fault = fault
             index = int(self._index[fault.request]) if fault.request >= 0 else -1
@@ -451,7 +394,7 @@ class Simulation:
         return self._outcome(interrupted or self._stopped)
 
     def _outcome(self, partial: bool) -> Outcome:
-        n, table = len(self.workload), self.engine.table
+        n, engine = len(self.workload), self.engine
         output = np.zeros(n, np.int64)
         retractions = np.zeros(n, np.int64)
         state = ["never arrived"] * n
@@ -459,20 +402,20 @@ class Simulation:
         aborted = {event.request for _, event in self._events if event.event == "abort"}
         for index in refused:
             state[index] = "refused"
-        for handle in range(table.size):
+        handles = np.flatnonzero(self._index >= 0).astype(np.int64)
+        generated = engine.output_tokens(handles).tolist()
+        for handle, so_far in zip(handles.tolist(), generated, strict=True):
             index = int(self._index[handle])
-            if index < 0:
-                continue
-            retractions[index] = table.retractions[handle]
-            got = int(table.finished_len[handle])
+            retractions[index] = engine.retractions(handle)
             if index in refused:
                 continue
+            got = engine.finished_len(handle)
             if index in aborted:
-                state[index], output[index] = "aborted", int(table.output[handle])
+                state[index], output[index] = "aborted", so_far
             elif got >= 0:
                 state[index], output[index] = "completed", got
             else:
-                state[index], output[index] = "unfinished", int(table.output[handle])
+                state[index], output[index] = "unfinished", so_far
         # The engine computes a token for a request that asks for none, or that it refuses; no client sees it.
         self._times["first_token"][output == 0] = -1
         return Outcome(

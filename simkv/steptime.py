@@ -338,7 +338,7 @@ class Roofline:
         put("_miss", 1.0 - routed)
         put("_full_read", full * _elements(arch.full, tp) * self.kv_bytes * byte)
         put("_window_read", window * _elements(arch.sliding, tp) * self.kv_bytes * byte)
-        put("_state_read", 2 * arch.state_bytes_per_request / tp * byte)
+        put("_state_read", 2 * arch.state_bytes(tp) * byte)
         put("_full_pair", full * 2 * heads / tp * _width(arch.full) * flop16)
         put("_full_prefill_pair", full * 2 * heads / tp * _prefill_width(arch) * flop16)
         put("_window_pair", window * 2 * heads / tp * _width(arch.sliding) * flop16)

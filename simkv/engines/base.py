@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from simkv.errors import EngineFault
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
 
-__all__ = ["Charge", "Disagreement", "Engine", "Event", "Infeasible", "Plan", "PoolPlan", "Request", "Step"]
+__all__ = [
+    "LIMITS",
+    "Charge",
+    "Disagreement",
+    "Engine",
+    "Event",
+    "Infeasible",
+    "Plan",
+    "PoolPlan",
+    "Request",
+    "Step",
+    "Usage",
+]
+
+LIMITS = ("arrival", "full", "swa", "rows", "chunk")
 
 Mapping = Literal["none", "target", "identity"]
 
@@ -51,6 +66,11 @@ class PoolPlan:
     bytes: int
     mapping: Mapping
     budgeted_bytes: int
+
+    @property
+    def indexed_by(self) -> Literal["full", "swa"]:
+        """Pool of the target whose slots index this one."""
+        return "swa" if self.pool == "swa" and self.mapping == "target" else "full"
 
 
 @dataclass(frozen=True)
@@ -245,7 +265,7 @@ class Event:
     cause: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """What the engine decided to launch.
 
@@ -286,8 +306,53 @@ class Step:
     work: StepWork = field(default_factory=StepWork)
 
 
+class Usage(NamedTuple):
+    """What an engine says of itself once a plan is made: a row of the timeline.
+
+    Parameters
+    ----------
+    num_running_reqs, num_queue_reqs : int
+        Requests that hold KV; requests that wait.
+    num_retracted_reqs, num_aborted_reqs : int
+        Since the last call.
+    full_available, swa_available : int
+        Tokens that can be allocated; -1 where there is no such pool.
+    rows_free : int
+        Request slots.
+    overallocated_tokens : int
+        Allocated beyond the committed tokens.
+    window_evicted_swa_tokens : int
+        Since the last call.
+    live_tokens, live_window_tokens : int
+        Committed tokens of all requests that hold KV; of those, what a sliding layer can still see.
+    limit : int
+        Position in :data:`LIMITS` of what kept requests waiting.
+    new_token_ratio : float
+        Share of a request's remaining output that admission reserves.
+    """
+
+    num_running_reqs: int
+    num_queue_reqs: int
+    num_retracted_reqs: int
+    num_aborted_reqs: int
+    full_available: int
+    swa_available: int
+    rows_free: int
+    overallocated_tokens: int
+    window_evicted_swa_tokens: int
+    live_tokens: int
+    live_window_tokens: int
+    limit: int
+    new_token_ratio: float
+
+
 class Engine(Protocol):
-    """The seam between clock and engine."""
+    """The seam between clock and engine: all that the clock knows of one."""
+
+    @property
+    def overlap(self) -> bool:
+        """Whether a result is processed after the next step was launched."""
+        ...
 
     def front_end_refusal(self, request: Request) -> str | None:
         """Why the server's front end answers an error before the scheduler sees the request; None lets it pass."""
@@ -307,4 +372,36 @@ class Engine(Protocol):
 
     def idle(self) -> None:
         """Nothing was launched and nothing is in flight."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Nothing waits, runs or is half prefilled."""
+        ...
+
+    def diagnose_stall(self) -> EngineFault:
+        """Name why nothing will ever run again."""
+        ...
+
+    def drain_events(self) -> list[Event]:
+        """Events since the last call."""
+        ...
+
+    def usage(self, step: Step | None) -> Usage:
+        """Figures after a plan; ``step`` is what was planned."""
+        ...
+
+    def output_tokens(self, handles: IntArray) -> IntArray:
+        """Tokens each request has generated so far, shape of ``handles``."""
+        ...
+
+    def finished_len(self, handle: int) -> int:
+        """Output length a request finished with, -1 while it has not."""
+        ...
+
+    def retractions(self, handle: int) -> int:
+        """How often a request was retracted."""
+        ...
+
+    def check(self) -> None:
+        """Check conservation of every pool; raises InvariantError."""
         ...

@@ -708,3 +708,73 @@ def test_every_routing_adds_up(
     price = charged[0] * F * tokens + charged[1] * S * window + charged[2] * S * tokens
     assert sum(pool.budgeted_bytes for pool in drafts(shown)) == price
     assert sum(pool.budgeted_bytes for pool in shown.pools) <= 60 * GIB
+    assert named(shown)
+
+
+FAULT_SETS = st.sets(st.sampled_from(["draft-pool-pre-split", "no-draft-budget"])).map(
+    lambda names: tuple(sorted(names))
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    routing=st.sampled_from(RULES),
+    ids=st.none() | IDS,
+    swa=IDS,
+    flag=st.booleans(),
+    multi=st.booleans(),
+    layers=st.none() | st.integers(0, 4),
+    faults=FAULT_SETS,
+    ratio=st.sampled_from([0.05, 0.3, 1.0]),
+    opened=st.sampled_from([True, False, "engine"]),
+)
+def test_every_byte_has_one_code_whatever_is_broken(
+    routing: str,
+    ids: list[int] | None,
+    swa: list[int],
+    flag: bool,
+    multi: bool,
+    layers: int | None,
+    faults: tuple[str, ...],
+    ratio: float,
+    opened: Any,
+) -> None:
+    draft: dict[str, Any] = {"swa_attention_layer_ids": swa, "mtp_layer_id_is_depth": flag}
+    draft["enable_multi_layer_eagle"] = multi
+    if layers is not None:
+        draft["num_layers"] = layers
+    config = EXAMPLE if ids is None else local(*ids)
+    model = {"hybrid_swa": opened}
+    shown = plan(config, draft=draft, model=model, routing=routing, faults=faults, swa_full_tokens_ratio=ratio)
+    assert named(shown)
+
+
+def test_a_full_pool_of_a_hybrid_draft_sized_before_the_split_breaks_the_run() -> None:
+    # The draft's full pool has fewer rows than the target's full pool has slots.
+    data = {
+        "model": {"config": EXAMPLE, "context_length": 131072},
+        "memory": {
+            "kv_bytes": 4 * GIB,
+            "page_size": 64,
+            "swa_full_tokens_ratio": 0.1,
+            "max_running_requests": "pool",
+            "disable_radix_cache": True,
+        },
+        "draft": {"algorithm": "EAGLE", "num_steps": 3, "enable_multi_layer_eagle": True} | BLOCK,
+        "policies": {"routing": "legacy", "faults": ["draft-pool-pre-split"]},
+        "workload": {
+            "kind": "burst",
+            "burst_size": 400,
+            "burst_interval_s": 1,
+            "num_requests": 400,
+            "input_tokens": 900,
+            "output_tokens": 500,
+        },
+    }
+    shown = simkv.plan(data)
+    rows = {p.tokens for p in drafts(shown) if p.pool == "full"}
+    assert max(rows) < (shown.full_max_total_num_tokens or 0)
+    assert any(d.code == "K10" for d in shown.disagreements)
+    run = simkv.simulate(data)
+    assert run.fault is not None
+    assert "draft-pool-pre-split" in run.fault["fault"]

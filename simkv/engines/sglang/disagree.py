@@ -207,22 +207,21 @@ def _geometry(ledger: _Ledger, facts: DraftFacts, routes: tuple[Route, ...], cap
 
 
 def _capacities(ledger: _Ledger, routes: tuple[Route, ...], capacity: Capacity, pools: tuple[PoolPlan, ...]) -> None:
-    """K10: a pool that is smaller than the slots which index it."""
+    """K10: a pool that has fewer rows, or more, than there are slots to index it."""
     for pool in pools:
         number = int(pool.worker[5:])
         if not pool.layers or number >= len(routes):
             continue
-        shared = pool.pool == "swa" and pool.mapping == "target"
-        wanted = capacity.swa if shared else capacity.total
+        wanted = capacity.swa if pool.indexed_by == "swa" else capacity.total
+        gap = (pool.tokens - wanted) * pool.bytes_per_token
+        why = "the full capacity of an all-SWA target is 0" if capacity.full == 0 else "sized before the split"
+        held = f"{pool.worker} {pool.pool}: {pool.tokens:,} tokens ({why}), indexed by slots up to {wanted:,}"
         if pool.tokens < wanted:
-            why = "the full capacity of an all-SWA target is 0" if capacity.full == 0 else "sized before the split"
-            ledger.add(
-                "K10",
-                "pool smaller than the slots that index it",
-                f"{pool.worker} {pool.pool}: {pool.tokens:,} tokens ({why}), indexed by slots up to {wanted:,}: writes "
-                f"beyond row {pool.rows - 1:,} are out of range",
-                (pool.tokens - wanted) * pool.bytes_per_token,
-            )
+            detail = f"{held}: writes beyond row {pool.rows - 1:,} are out of range"
+            ledger.add("K10", "pool smaller than the slots that index it", detail, gap)
+        elif pool.tokens > wanted:
+            detail = f"{held}: {pool.tokens - wanted:,} rows are never used"
+            ledger.add("K10", "pool larger than the slots that index it", detail, gap)
 
 
 def _metadata(ledger: _Ledger, facts: DraftFacts) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simkv.engines.base import Event, Request, Step
+from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.memory import FINISHED, LIVE, RETRACTED, KvMemory
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page, extra_context_len
 from simkv.engines.sglang.settings import Settings
-from simkv.errors import EngineFault
+from simkv.errors import EngineFault, InvariantError
 from simkv.memory.pages import CountedPool
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
@@ -52,7 +52,6 @@ class Batch:
     prefill_only: bool = False
     extend: bool = False
     chunked: int = -1
-    decoding: frozenset[int] = frozenset()
 
 
 class Scheduler:
@@ -97,6 +96,8 @@ class Scheduler:
         )
         self.table = self.memory.table
         self.window = settings.window if swa_tokens is not None else None
+        # What a sliding layer attends to, whether or not the cache frees the rest.
+        self._attention_window = settings.attention_window or self.window
         self.max_running_requests = max_running_requests
         self.row_width = settings.context_len + extra_context_len(settings.spec, page)
         self.waiting: deque[int] = deque()
@@ -109,7 +110,10 @@ class Scheduler:
         self.limit = "arrival"
         self._names: list[str] = []
         self._lost: set[int] = set()
-        self._in_flight: list[Step] = []
+        self._in_flight: deque[Step] = deque()
+        # Whether the last plan left nobody with KV outside its batch and the running ones.
+        self._alone = True
+        self._evicted_seen = 0
         self._status_changes = 0
         self._running_seen = 0
         self._full_reason = "rows"
@@ -185,6 +189,29 @@ class Scheduler:
             self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
         return handle
 
+    # ------------------------------------------------------------------ figures
+    def drain_events(self) -> list[Event]:
+        """Events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def check(self) -> None:
+        """Check conservation of every pool; raises InvariantError."""
+        self.memory.check()
+
+    def output_tokens(self, handles: IntArray) -> IntArray:
+        """Tokens each request has generated so far."""
+        generated: IntArray = self.table.output[handles]
+        return generated
+
+    def finished_len(self, handle: int) -> int:
+        """Output length a request finished with, -1 while it has not."""
+        return int(self.table.finished_len[handle])
+
+    def retractions(self, handle: int) -> int:
+        """How often a request was retracted."""
+        return int(self.table.retractions[handle])
+
     def holders(self) -> IntArray:
         """Requests that hold KV: the running ones, those of steps whose result is awaited, and a parked chunk."""
         parked = [np.array([self.chunked])] if self.chunked >= 0 else []
@@ -192,12 +219,53 @@ class Scheduler:
         live: IntArray = found[self.table.status[found] == LIVE]
         return live
 
+    def usage(self, step: Step | None) -> Usage:
+        """Figures after a plan."""
+        memory, table = self.memory, self.table
+        alone = self._alone and (self.chunked < 0 or (step is not None and self.chunked in step.batch))
+        if step is not None and step.kind == "decode" and alone:
+            # Nobody but this batch holds KV, and its sums are known.
+            running, live, windowed = len(step.batch), step.work.decode_context, step.work.decode_window
+            over = int(table.allocated[step.batch].sum()) - live if step.verify else 0
+        else:
+            if step is not None and step.kind == "prefill" and alone:
+                holders = np.concatenate([self.running.reqs, step.batch])
+            else:
+                holders = self.holders()
+            committed = table.committed[holders]
+            running, live = len(holders), int(committed.sum())
+            windowed = self._windowed(committed, live)
+            over = int(table.allocated[holders].sum()) - live
+        evicted = memory.window_evicted - self._evicted_seen
+        self._evicted_seen = memory.window_evicted
+        retracted, aborted = len(self.retracted), len(self.aborted)
+        self.retracted, self.aborted = [], []
+        return Usage(
+            num_running_reqs=running,
+            num_queue_reqs=len(self.waiting),
+            num_retracted_reqs=retracted,
+            num_aborted_reqs=aborted,
+            full_available=-1 if memory.full is None else memory.full.available,
+            swa_available=-1 if memory.swa is None else memory.swa.available,
+            rows_free=memory.rows_free,
+            overallocated_tokens=over,
+            window_evicted_swa_tokens=evicted,
+            live_tokens=live,
+            live_window_tokens=windowed,
+            limit=LIMITS.index(self.limit),
+            new_token_ratio=self.new_token_ratio,
+        )
+
+    def _windowed(self, lengths: IntArray, total: int) -> int:
+        """Sum of what a sliding layer sees of each length."""
+        return total if self._attention_window is None else int(np.minimum(lengths, self._attention_window).sum())
+
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
         """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
         table = self.table
-        self.retracted = []
-        self.aborted = []
+        self.retracted, self.aborted = [], []
+        self._alone = True
         exclude: list[int] = []
         if self.chunked >= 0:
             exclude.append(self.chunked)
@@ -404,6 +472,7 @@ class Scheduler:
         running, table = self.running, self.table
         finishing = self._finishing(running.reqs)
         if finishing is not None:
+            self._alone = False
             running.reqs = running.reqs[~finishing]
             running.is_full = False
         if not len(running.reqs) or self._decode_need(running.reqs) > self.memory.available():
@@ -415,15 +484,14 @@ class Scheduler:
         else:
             rows = table.input_tokens[running.reqs] + table.output[running.reqs] - 1
         batch.reqs = np.concatenate([batch.reqs, running.reqs])
-        batch.decoding = frozenset(running.reqs.tolist())
         batch.prefill_only = False
         step.batch = batch.reqs
         step.prefix_lens = step.prefix_lens + rows.tolist()
         step.extend_lens = step.extend_lens + [1] * len(rows)
         step.mixed_decode = len(rows)
-        step.work.decode_requests = len(rows)
-        step.work.decode_context = int(rows.sum())
-        step.work.decode_window = int(np.minimum(rows, self.window or 0).sum())
+        work = self._decode_work(rows)
+        step.work.decode_requests = work.decode_requests
+        step.work.decode_context, step.work.decode_window = work.decode_context, work.decode_window
         self.running = Batch(is_full=running.is_full)
 
     # ------------------------------------------------------------------ decode
@@ -443,6 +511,7 @@ class Scheduler:
         count = len(batch.reqs)
         finishing = self._finishing(batch.reqs)
         if finishing is not None:
+            self._alone = False
             batch.reqs = batch.reqs[~finishing]
             if not len(batch.reqs):
                 batch.is_full = False
@@ -475,11 +544,7 @@ class Scheduler:
         if memory.swa is not None and not self._window_frozen:
             self._evict_decode_window(reqs)
         committed = table.committed[reqs]
-        context = int(committed.sum())
-        if self.window is not None:
-            windowed = int(np.minimum(committed, self.window).sum())
-        else:
-            windowed = context
+        work = self._decode_work(committed)
         if self.spec is None:
             need = len(reqs) if page == 1 else int(np.count_nonzero(committed % page == 0)) * page
             if self._draft_slots is not None:
@@ -488,7 +553,6 @@ class Scheduler:
             committed += 1
             table.committed[reqs] = committed
             table.allocated[reqs] = committed
-            work = StepWork(decode_requests=len(reqs), decode_context=context, decode_window=windowed)
         else:
             held = table.allocated[reqs]
             after = committed + self.reserve
@@ -505,16 +569,18 @@ class Scheduler:
                 self._guard_draft_slots(reqs, -(-after // page) * page - -(-held // page) * page)
             self._take_decode(memory.pages_between(held, after))
             table.allocated[reqs] = after
-            work = StepWork(
-                decode_requests=len(reqs),
-                decode_context=context,
-                decode_window=windowed,
-                verify_tokens=self.spec.num_draft_tokens,
-                draft_steps=self.spec.num_steps if self.spec.has_draft_kv else 0,
-            )
+            work.verify_tokens = self.spec.num_draft_tokens
+            work.draft_steps = self.spec.num_steps if self.spec.has_draft_kv else 0
         if not self._window_frozen:
             table.decode_idx[reqs] += 1
         return work
+
+    def _decode_work(self, lengths: IntArray) -> StepWork:
+        """Work of one decoding row for each length."""
+        context = int(lengths.sum())
+        return StepWork(
+            decode_requests=len(lengths), decode_context=context, decode_window=self._windowed(lengths, context)
+        )
 
     def _take_decode(self, need: int) -> None:
         if need > self.memory.available():
@@ -546,7 +612,8 @@ class Scheduler:
             need = self._decode_need(keep)
             self._release(int(keep[-1]), need, "retraction")
             self.retracted.append(int(keep[-1]))
-            self.waiting_after_retract(int(keep[-1]))
+            # It goes to the end of the queue (managers/scheduler.py:4539-4540).
+            self.waiting.append(int(keep[-1]))
             keep = keep[:-1]
         need = self._decode_need(keep)
         if len(keep) <= 1 and need > memory.available():
@@ -559,10 +626,6 @@ class Scheduler:
         done = int(table.output[keep].sum()) + _RETRACT_DECODE_STEPS * len(keep)
         self.new_token_ratio = min(1.0, done / (total + 1))
         self._status_changes += 1
-
-    def waiting_after_retract(self, handle: int) -> None:
-        """A retracted request goes to the end of the queue (managers/scheduler.py:4539-4540)."""
-        self.waiting.append(handle)
 
     def _release(self, handle: int, need: int, kind: str) -> None:
         table, memory = self.table, self.memory
@@ -607,7 +670,8 @@ class Scheduler:
         list of int
             Handles that finished.
         """
-        self._in_flight.remove(step)
+        if self._in_flight.popleft() is not step:
+            raise InvariantError("results come in the order of their steps")
         if step.kind == "prefill":
             return self._complete_prefill(step)
         table = self.table

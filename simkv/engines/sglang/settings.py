@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from simkv.arch import Arch
 from simkv.engines.sglang.hybrid import default_ratio, default_spec, defaults_to_multi_layer
@@ -91,12 +90,12 @@ class Settings:
         ``--disable-hybrid-swa-memory``: the draft's pools are not split either.
     window : int or None
         Earlier tokens the SWA cache keeps.
+    attention_window : int or None
+        Tokens a sliding layer attends to, also where the engine caches it as a full one; None: ``window``.
     spec : Spec or None
         Speculation.
     faults : frozenset of str
         Keys of ``FAULTS`` that are switched on.
-    engine_faults : str
-        ``reproduce`` or ``repair``.
     """
 
     page_size: int = 1
@@ -116,9 +115,9 @@ class Settings:
     hybrid: bool = False
     hybrid_disabled: bool = False
     window: int | None = None
+    attention_window: int | None = None
     spec: Spec | None = None
     faults: frozenset[str] = frozenset()
-    engine_faults: Literal["reproduce", "repair"] = "reproduce"
 
     @property
     def chunk(self) -> int | None:
