@@ -756,11 +756,13 @@ def test_a_full_pool_of_a_hybrid_draft_sized_before_the_split_breaks_the_run() -
         "memory": {
             "kv_bytes": 4 * GIB,
             "page_size": 64,
-            "swa_full_tokens_ratio": 0.1,
+            "swa_full_tokens_ratio": 0.3,
             "max_running_requests": "pool",
             "disable_radix_cache": True,
+            "chunked_prefill_size": -1,
         },
-        "draft": {"algorithm": "EAGLE", "num_steps": 3, "enable_multi_layer_eagle": True} | BLOCK,
+        "draft": {"algorithm": "EAGLE", "num_steps": 3, "enable_multi_layer_eagle": True}
+        | {"swa_attention_layer_ids": [0, 2], "full_attention_layer_ids": [1], "mtp_layer_id_is_depth": False},
         "policies": {"routing": "legacy", "faults": ["draft-pool-pre-split"]},
         "workload": {
             "kind": "burst",

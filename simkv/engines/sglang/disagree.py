@@ -48,7 +48,7 @@ def disagreements(
     if not routes:
         return ()
     if capacity.lump is not None:
-        _lump(ledger, facts, routes, capacity)
+        _lump(ledger, facts, routes, capacity, pools)
     elif routes[0].depth is None:
         _single(ledger, facts, routes[0], kinds, capacity)
     else:
@@ -66,11 +66,14 @@ def _nominal(capacity: Capacity, kinds: tuple[Kind, ...]) -> int:
     return sum(capacity.charged(kind) for kind in kinds)
 
 
-def _lump(ledger: _Ledger, facts: DraftFacts, routes: tuple[Route, ...], capacity: Capacity) -> None:
+def _lump(
+    ledger: _Ledger, facts: DraftFacts, routes: tuple[Route, ...], capacity: Capacity, pools: tuple[PoolPlan, ...]
+) -> None:
     """The draft is charged in one sum per token; a remainder below one byte a layer is rounding and has no code."""
     assert capacity.lump is not None
     layers = sum(len(one.kinds) for one in routes)
-    gap = layers * facts.full_bytes * capacity.total - capacity.lump * capacity.total
+    held = sum(_slots(pool, capacity) * pool.bytes_per_token for pool in pools)
+    gap = held - capacity.lump * capacity.total
     if not capacity.lump and gap:
         ledger.add("K7", "draft not charged", f"{layers} draft layers, the budget charges nothing", gap)
     elif layers != facts.budget_layers and gap:
@@ -206,13 +209,18 @@ def _geometry(ledger: _Ledger, facts: DraftFacts, routes: tuple[Route, ...], cap
             )
 
 
+def _slots(pool: PoolPlan, capacity: Capacity) -> int:
+    """How many slots of the target index a draft pool."""
+    return capacity.swa if pool.indexed_by == "swa" else capacity.total
+
+
 def _capacities(ledger: _Ledger, routes: tuple[Route, ...], capacity: Capacity, pools: tuple[PoolPlan, ...]) -> None:
     """K10: a pool that has fewer rows, or more, than there are slots to index it."""
     for pool in pools:
         number = int(pool.worker[5:])
         if not pool.layers or number >= len(routes):
             continue
-        wanted = capacity.swa if pool.indexed_by == "swa" else capacity.total
+        wanted = _slots(pool, capacity)
         gap = (pool.tokens - wanted) * pool.bytes_per_token
         why = "the full capacity of an all-SWA target is 0" if capacity.full == 0 else "sized before the split"
         held = f"{pool.worker} {pool.pool}: {pool.tokens:,} tokens ({why}), indexed by slots up to {wanted:,}"

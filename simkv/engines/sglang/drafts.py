@@ -119,7 +119,7 @@ def draft_facts(
         block_zero=mode.architecture in BLOCK_ZERO,
         window=settings.window if draft is None else cache_window(draft, None),
     )
-    facts = _with_stated(facts, stated, separate=draft is not None)
+    facts = _with_stated(facts, stated, separate=draft is not None, split=not settings.hybrid_disabled)
     said = any(fact is not None for fact in (stated.num_layers, stated.swa_ids, stated.full_ids))
     known = draft is not None or said or mode.num_nextn_predict_layers or mode.mtp_blocks_in_checkpoint
     return facts if known else replace(facts, runners=())
@@ -172,7 +172,7 @@ def _budget_swa_layers(target: Arch, swa_ids: Ids, hybrid: bool, *, separate: bo
     return len(swa_ids) if separate else target.count("sliding", "chunked")
 
 
-def _with_stated(facts: DraftFacts, stated: StatedDraft, *, separate: bool) -> DraftFacts:
+def _with_stated(facts: DraftFacts, stated: StatedDraft, *, separate: bool, split: bool) -> DraftFacts:
     if stated.num_layers is not None:
         own = facts.own_layers
         if facts.budget_layers is None and not separate and not facts.block_zero:
@@ -181,7 +181,8 @@ def _with_stated(facts: DraftFacts, stated: StatedDraft, *, separate: bool) -> D
     if stated.num_swa_layers is not None:
         facts = replace(facts, budget_swa_layers=stated.num_swa_layers)
     if stated.swa_ids is not None or stated.full_ids is not None:
-        facts = replace(facts, hybrid=True, swa_ids=stated.swa_ids or (), full_ids=stated.full_ids or ())
+        # The lists make a draft hybrid, but not against --disable-hybrid-swa-memory.
+        facts = replace(facts, hybrid=split, swa_ids=stated.swa_ids or (), full_ids=stated.full_ids or ())
     if stated.layer_id_is_depth is not None:
         facts = replace(facts, layer_id_is_depth=stated.layer_id_is_depth)
     return facts
