@@ -19,6 +19,7 @@ import pandas as pd
 
 from simkv.document import comparison
 from simkv.engines.base import LIMITS, Plan
+from simkv.engines.sglang.plan import server_refusal
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
 from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
@@ -304,8 +305,9 @@ def engine_for(
         The prefix cache is on, which is not simulated yet.
     """
     settings = scenario.resolved.settings
-    if plan.infeasible is not None:
-        raise InfeasibleError(plan.infeasible.text(), plan.infeasible.engine_error)
+    refused = plan.infeasible or server_refusal(scenario.resolved.arch, plan, settings)
+    if refused is not None:
+        raise InfeasibleError(refused.text(), refused.engine_error)
     if not settings.disable_radix_cache:
         raise ScenarioError(
             scenario.source,

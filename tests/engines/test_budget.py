@@ -10,6 +10,7 @@ import pytest
 import simkv
 from simkv.engines.base import Plan
 from simkv.engines.sglang.budget import default_chunked_prefill_size, default_mem_fraction_static, kv_budget
+from simkv.errors import InfeasibleError
 
 GIB = 1 << 30
 H200, H100, A10, L40S, T4, B200 = 143_771, 81_559, 24_564, 46_068, 15_360, 183_359
@@ -160,25 +161,30 @@ def test_weights_beyond_the_static_share_are_refused() -> None:
     assert refused.infeasible is not None
     assert refused.infeasible.engine_error == "ValueError"
     assert refused.pools == ()
-    fix = re.search(r"mem_fraction_static > ([0-9.]+)", refused.infeasible.text())
+    fix = re.search(r"mem_fraction_static >= ([0-9.]+)", refused.infeasible.text())
     assert fix is not None
-    assert plan("llama-3.1-8b", mem_fraction_static=float(fix[1]) + 0.001, **facts).infeasible is None
-    assert plan("llama-3.1-8b", mem_fraction_static=float(fix[1]) - 0.001, **facts).infeasible is not None
+    assert plan("llama-3.1-8b", mem_fraction_static=float(fix[1]), **facts).infeasible is None
+    assert plan("llama-3.1-8b", mem_fraction_static=float(fix[1]) - 0.0001, **facts).infeasible is not None
 
 
 def test_the_fraction_named_for_a_refusal_counts_the_request_state() -> None:
     facts: dict[str, Any] = {"hbm": "100GiB", "weights": "80GiB", "state_bytes": "10GiB"}
     refused = plan("inkling-small", mem_fraction_static=0.85, **facts)
     assert refused.infeasible is not None
-    fix = re.search(r"mem_fraction_static > ([0-9.]+)", refused.infeasible.text())
+    fix = re.search(r"mem_fraction_static >= ([0-9.]+)", refused.infeasible.text())
     assert fix is not None
-    assert float(fix[1]) == pytest.approx(0.9, abs=1e-3)
+    assert plan("inkling-small", **facts | {"mem_fraction_static": float(fix[1])}).infeasible is None
+    below = plan("inkling-small", **facts | {"mem_fraction_static": float(fix[1]) - 0.0001})
+    assert below.infeasible is not None
 
 
 def test_no_fraction_is_named_that_cannot_be_set() -> None:
     refused = plan("llama-3.1-70b", gpu="h100")
     assert refused.infeasible is not None
-    assert "mem_fraction_static >" not in refused.infeasible.text()
+    assert (
+        "mem_fraction_static" not in refused.infeasible.fixes
+        and "mem_fraction_static >=" not in refused.infeasible.text()
+    )
 
 
 def test_the_static_fraction_is_chosen_before_speculation_sets_its_requests() -> None:
@@ -186,3 +192,39 @@ def test_the_static_fraction_is_chosen_before_speculation_sets_its_requests() ->
     dense = plan("llama-3.1-8b", gpu="h200")
     drafted = plan("llama-3.1-8b", gpu="h200", draft={"algorithm": "EAGLE3", "config": "draft-llama3-8b-eagle3"})
     assert drafted.slack_bytes == dense.slack_bytes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["memory.mem_fraction_static=0.1"],
+        ["memory.weights=500GiB"],
+        ["draft.algorithm=NGRAM"],
+        ["memory.overhead=10GiB", "memory.max_running_requests=300"],
+        ["memory.disable_radix_cache=false", "memory.mem_fraction_static=0.82"],
+    ],
+)
+def test_every_remedy_of_a_server_on_a_gpu_is_one(changes: list[str]) -> None:
+    one = simkv.load("mimo-v2-flash-chat").override(*changes)
+    refused = one.plan().infeasible
+    assert refused is not None
+    assert refused.fixes
+    for fix in refused.fixes:
+        key, sign, value = re.match(r"(memory\.\w+) (>=|<=) ([0-9.,]+)", fix).groups()  # type: ignore[union-attr]
+        number = float(value.replace(",", "")) if "." in value else int(value.replace(",", ""))
+        assert one.override(f"{key}={number}").plan().infeasible is None, fix
+        step = 0.0001 if key.endswith("static") else 0.001 if key.endswith("ratio") else 1
+        worse = round(number - step, 4) if sign == ">=" else number + step
+        if key != "memory.weights" or worse > number:
+            assert one.override(f"{key}={worse}").plan().infeasible is not None, fix
+
+
+@pytest.mark.parametrize(("tp", "ok"), [(1, True), (2, True), (3, False), (5, False), (64, True), (128, False)])
+def test_heads_have_to_divide_by_the_ranks(tp: int, ok: bool) -> None:
+    # 64 query heads (models/mimo_v2.py:691).
+    one = simkv.load("mimo-v2-flash-chat").override(f"model.tp_size={tp}", "memory.kv_bytes=20GiB")
+    told = [note for note in one.plan().notes if "attention heads" in note]
+    assert bool(told) is not ok
+    if not ok:
+        with pytest.raises(InfeasibleError, match=r"model.tp_size one of 1, 2, 4, 8, 16, 32, 64"):
+            simkv.simulate(one)

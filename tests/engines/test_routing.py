@@ -779,4 +779,4 @@ def test_a_full_pool_of_a_hybrid_draft_sized_before_the_split_breaks_the_run() -
     assert any(d.code == "K10" for d in shown.disagreements)
     run = simkv.simulate(data)
     assert run.fault is not None
-    assert "draft-pool-pre-split" in run.fault["fault"]
+    assert run.fault["fault"] == "draft-pool-overrun"

@@ -86,6 +86,7 @@ class KvBudget:
     draft_weights: int = 0
     overhead: int = 0
     state: int = 0
+    fraction: float | None = None
 
 
 def kv_budget(
@@ -99,4 +100,4 @@ def kv_budget(
     slack = total * (1 - mem_fraction_static)
     free_now = total - weights - draft_weights - overhead
     kv = int(free_now - slack) - state
-    return KvBudget(kv, int(slack), total, weights, draft_weights, overhead, state)
+    return KvBudget(kv, int(slack), total, weights, draft_weights, overhead, state, mem_fraction_static)

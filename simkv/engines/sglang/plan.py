@@ -9,6 +9,7 @@ from simkv.engines.base import Charge, Disagreement, Infeasible, Plan, PoolPlan
 from simkv.engines.sglang.budget import KvBudget
 from simkv.engines.sglang.disagree import disagreements
 from simkv.engines.sglang.drafts import DraftFacts, StatedDraft, draft_facts
+from simkv.engines.sglang.remedies import remedies
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode
 from simkv.engines.sglang.routing import Capacity, RoutingRule, draft_pools, route
 from simkv.engines.sglang.settings import Settings
@@ -18,11 +19,10 @@ from simkv.engines.sglang.sizing import (
     cell,
     layer_bytes,
     max_running_requests,
-    smallest_fixes,
     solve,
 )
 
-__all__ = ["build_plan"]
+__all__ = ["build_plan", "server_refusal"]
 
 NAME = "sglang@0.5.23"
 GIB = 1 << 30
@@ -91,9 +91,10 @@ def build_plan(
     refusal = _refusal(budget)
     sizes = refusal or solve(one, budget.kv, settings)
     if isinstance(sizes, Infeasible):
-        fixes = sizes.fixes if refusal else smallest_fixes(prices, budget.kv, settings)
-        return replace(base, infeasible=replace(sizes, fixes=fixes))
-    return replace(_finish(base, one, sizes, facts, rule, settings), infeasible=_allocator_refusal(one, settings))
+        return replace(base, infeasible=replace(sizes, fixes=remedies(prices, budget, settings)))
+    made = replace(_finish(base, one, sizes, facts, rule, settings), infeasible=_allocator_refusal(one, settings))
+    refused = server_refusal(arch, made, settings)
+    return made if refused is None else replace(made, notes=(*made.notes, f"no server starts: {refused.message}"))
 
 
 def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDraft) -> DraftFacts | None:
@@ -189,17 +190,11 @@ def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one:
 def _refusal(budget: KvBudget) -> Infeasible | None:
     """Refusals that come before any sizing."""
     if budget.kv <= 0 and budget.total is not None:
-        taken = budget.weights + budget.draft_weights + budget.overhead + budget.state
-        need = taken / budget.total
-        fixes = [f"memory.weights <= {budget.total - (budget.slack or 0) - (taken - budget.weights) - 1:,} B a rank"]
-        if need < 1:
-            fixes.insert(0, f"memory.mem_fraction_static > {need:.4f}")
         return Infeasible(
             f"weights leave no memory for KV: {budget.total:,} B x mem_fraction_static "
             f"{1 - (budget.slack or 0) / budget.total:.3f} - weights {budget.weights:,} B - draft weights "
             f"{budget.draft_weights:,} B - overhead {budget.overhead:,} B - state {budget.state:,} B = {budget.kv:,} B",
             "ValueError",
-            tuple(fixes),
         )
     return None
 
@@ -211,6 +206,29 @@ def _allocator_refusal(one: Cell, settings: Settings) -> Infeasible | None:
             f"an all-SWA model runs with page_size 1 only, not {settings.page_size} (mem_cache/allocator/swa.py:739)",
             "AssertionError",
             ("memory.page_size = 1",),
+        )
+    return None
+
+
+def server_refusal(arch: Arch, made: Plan, settings: Settings) -> Infeasible | None:
+    """Refusals of what a server builds besides its pools: the model and the worker.
+
+    The pools have sizes all the same, so a plan carries this as a note; a run does not start.
+    """
+    tp, heads = settings.tp_size, arch.num_attention_heads
+    if heads and heads % tp:
+        allowed = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        return Infeasible(
+            f"{heads} attention heads cannot be split over {tp} ranks: the model classes assert it (models/llama.py:183)",
+            "AssertionError",
+            (f"model.tp_size one of {allowed}",),
+        )
+    if made.max_running_requests == 0:
+        return Infeasible(
+            f"max_running_requests is half of max_total_num_tokens {made.max_total_num_tokens}, that is 0 "
+            "(managers/tp_worker.py:420)",
+            "AssertionError",
+            ("a KV budget of at least 2 tokens",),
         )
     return None
 

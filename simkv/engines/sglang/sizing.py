@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from simkv.arch import Arch, Geometry
@@ -19,7 +18,6 @@ __all__ = [
     "cell",
     "layer_bytes",
     "max_running_requests",
-    "smallest_fixes",
     "solve",
     "swa_request_cap",
 ]
@@ -257,50 +255,3 @@ def _no_memory(prices: Cell, tokens: int, settings: Settings) -> Infeasible:
         f"{settings.page_size} tokens ({need:,} B)",
         "RuntimeError",
     )
-
-
-def smallest_fixes(prices: Callable[[Settings], Cell], kv_bytes: int, settings: Settings) -> tuple[str, ...]:
-    """The smallest change of each single knob that makes :func:`solve` succeed, in words.
-
-    Every knob is searched on its own by bisection; a knob that cannot help is left out.
-    """
-
-    def fits(changed: Settings, budget: int) -> bool:
-        return not isinstance(solve(prices(changed), budget, changed), Infeasible)
-
-    fixes: list[str] = []
-    low, high = max(kv_bytes, 0), max(kv_bytes, 1)
-    while not fits(settings, high) and high < 1 << 50:
-        high *= 2
-    if fits(settings, high):
-        low = _bisect(low, high, lambda budget: fits(settings, budget))
-        fixes.append(f"memory.kv_bytes >= {low:,} ({low / (1 << 30):.3f} GiB)")
-    if settings.hybrid and fits(replace(settings, swa_full_tokens_ratio=1.0), kv_bytes):
-        step = _bisect(1, 1000, lambda k: fits(replace(settings, swa_full_tokens_ratio=k / 1000), kv_bytes))
-        fixes.append(f"memory.swa_full_tokens_ratio >= {step / 1000:g}")
-    requested = settings.max_running_requests
-    if requested is not None and fits(replace(settings, max_running_requests=1), kv_bytes) and requested > 1:
-        least = _bisect(1, requested, lambda k: not fits(replace(settings, max_running_requests=k), kv_bytes))
-        fixes.append(f"memory.max_running_requests <= {least - 1}")
-    cap = settings.max_total_tokens
-    if cap is not None and fits(replace(settings, max_total_tokens=None), kv_bytes):
-        top = cap
-        while not fits(replace(settings, max_total_tokens=top), kv_bytes):
-            top *= 2
-        page = settings.page_size
-        pages = _bisect(
-            cap // page, top // page + 1, lambda k: fits(replace(settings, max_total_tokens=k * page), kv_bytes)
-        )
-        fixes.append(f"memory.max_total_tokens >= {pages * page:,}")
-    return tuple(fixes)
-
-
-def _bisect(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Smallest value in ``[low, high]`` for which ``good`` holds, assuming it holds at ``high``."""
-    while low < high:
-        middle = (low + high) // 2
-        if good(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
