@@ -12,6 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simkv.arch import Arch
 from simkv.document import Document, schema, validate
 from simkv.engines.base import Plan
@@ -24,6 +26,7 @@ from simkv.engines.sglang.budget import (
 from simkv.engines.sglang.drafts import StatedDraft
 from simkv.engines.sglang.hybrid import cache_window, is_hybrid
 from simkv.engines.sglang.plan import build_plan
+from simkv.engines.sglang.reserve import front_end_reserve
 from simkv.engines.sglang.routing import ROUTING_RULES, RoutingRule
 from simkv.engines.sglang.settings import DTYPE_BYTES, Settings, Spec, resolve_ratio, resolve_spec
 from simkv.errors import ModelError, Problem, ScenarioError, nearest
@@ -354,7 +357,8 @@ class Scenario:
             made = generate(table, self.seed)
         if max_new is not None:
             made = _ask_for(made, max_new)
-        return fit_context(made, self.resolved.settings.context_len, oversize)
+        settings = self.resolved.settings
+        return fit_context(made, settings.context_len, oversize, reserved=front_end_reserve(settings.spec))
 
     @property
     def accept_width(self) -> int:
@@ -410,10 +414,19 @@ class Scenario:
 
 
 def _ask_for(workload: Workload, max_new: int) -> Workload:
-    """Requests that ask for ``max_new`` tokens and stop by themselves at their recorded length."""
-    import numpy as np
-
-    return replace(workload, max_new_tokens=np.maximum(workload.output_tokens, max_new).astype(np.int64))
+    """Requests that all ask for ``max_new`` tokens, and stop by themselves where their own output is shorter."""
+    cut = int((workload.output_tokens > max_new).sum())
+    notes = list(workload.info.notes)
+    if cut:
+        notes.append(f"{cut} of {len(workload)} outputs end at workload.max_new_tokens = {max_new}")
+    if workload.max_new_tokens is not None:
+        notes.append(f"max_new_tokens of the trace is replaced by workload.max_new_tokens = {max_new}")
+    return replace(
+        workload,
+        output_tokens=np.minimum(workload.output_tokens, max_new),
+        max_new_tokens=np.full(len(workload), max_new, np.int64),
+        info=replace(workload.info, notes=tuple(notes)),
+    )
 
 
 # ------------------------------------------------------------------------------------------------- lookup

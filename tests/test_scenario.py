@@ -837,3 +837,27 @@ def test_a_workload_beyond_all_bounds_is_refused(changes: dict[str, Any], place:
 @pytest.mark.parametrize(("text", "hint"), [("60G", "GB or GiB"), ("1.5", "unit"), ("5M", "MB or MiB")])
 def test_bytes_without_their_unit_get_a_hint(text: str, hint: str) -> None:
     assert hint in problems(document(memory={"kv_bytes": text}))["memory.kv_bytes"]
+
+
+# What clients ask for ----------------------------------------------------------------------------------------------
+
+
+def test_clients_ask_for_one_length_and_stop_by_themselves() -> None:
+    work = {**WORK, "output_tokens": {"kind": "empirical", "values": [3, 50], "weights": [1, 1]}, "max_new_tokens": 20}
+    made = simkv.load(document(workload={**work, "num_requests": 40})).workload()
+    assert made.max_new_tokens is not None
+    assert set(made.max_new_tokens.tolist()) == {20}
+    assert set(made.output_tokens.tolist()) == {3, 20}
+    cut = int((made.output_tokens == 20).sum())
+    assert made.info.notes == (f"{cut} of 40 outputs end at workload.max_new_tokens = 20",)
+
+
+@pytest.mark.parametrize("how", ["clip", "drop"])
+def test_what_was_fitted_to_the_context_is_not_refused(how: str) -> None:
+    # The front end counts 4 draft slots: 100 + 4 + 30 > 128.
+    work = {**WORK, "input_tokens": 100, "output_tokens": 30, "on_oversize": how}
+    one = simkv.load(document(model={"context_length": 128}, draft=EAGLE, workload=work))
+    run = simkv.simulate(one)
+    assert run.summary["requests.refused"] == 0
+    assert run.summary["requests.injected"] == (5 if how == "clip" else 0)
+    assert set(run.requests["output_tokens"]) <= {24}

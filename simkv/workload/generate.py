@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from simkv.errors import Problem, ScenarioError
 from simkv.tables import MOST, TableReader, is_number, one_of
-from simkv.workload.request import IntArray, Workload, WorkloadInfo
+from simkv.workload.request import LONGEST_NS, IntArray, Workload, WorkloadInfo
 
 __all__ = [
     "KINDS",
@@ -555,13 +555,9 @@ def _tokens(distribution: Lengths, name: str, seed: int, n: int) -> IntArray:
 
 
 def _nanoseconds(seconds: FloatArray) -> IntArray:
-    if seconds.max(initial=0) > _LONGEST_S:
+    if seconds.max(initial=0) > LONGEST_NS / 1e9:
         message = (
-            f"the last request comes after {seconds.max():.3g} s, more than {_LONGEST_S:.3g}: fewer requests, or faster"
+            f"the last request comes after {seconds.max():.3g} s, more than a hundred years: fewer requests, or faster"
         )
         raise ScenarioError("<workload>", [Problem("workload", message)])
     return np.rint(seconds * 1e9).astype(np.int64)
-
-
-# A hundred years: clock and durations in nanoseconds stay inside 64 bits.
-_LONGEST_S = 100 * 365.25 * 86400

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Blocks", "IntArray", "Workload", "WorkloadInfo"]
+__all__ = ["LONGEST_NS", "Blocks", "IntArray", "Workload", "WorkloadInfo"]
 
 IntArray = NDArray[np.int64]
+
+# A hundred years: sums of clock and durations stay inside 64 bits.
+LONGEST_NS = round(100 * 365.25 * 86400 * 1e9)
 
 
 @dataclass(frozen=True)

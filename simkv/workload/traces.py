@@ -32,7 +32,7 @@ from simkv.workload.formats.base import Ask, Columns, TakeBlocks
 from simkv.workload.formats.cells import UNITS, Times
 from simkv.workload.formats.table import Complaints, parse_table, read_text
 from simkv.workload.formats.write import WRITERS, lost
-from simkv.workload.request import Blocks, IntArray, Workload, WorkloadInfo
+from simkv.workload.request import LONGEST_NS, Blocks, IntArray, Workload, WorkloadInfo
 
 __all__ = [
     "FORMATS",
@@ -154,7 +154,7 @@ def read_trace(
     picked = order[chosen]
     output = found.output_tokens[picked]
     return Workload(
-        arrival_ns=_scaled(arrival[picked] - _ns(start_s), rate_scale),
+        arrival_ns=_scaled(arrival[picked] - _ns(start_s), rate_scale, complaints),
         input_tokens=found.input_tokens[picked],
         output_tokens=output,
         request_id=tuple(names[i] for i in chosen),
@@ -281,9 +281,9 @@ def load_profile(workload: Workload, window_s: float) -> NDArray[np.float64]:
 
 
 def fit_context(
-    workload: Workload, context: int, on_oversize: Literal["refuse", "clip", "drop"] = "refuse"
+    workload: Workload, context: int, on_oversize: Literal["refuse", "clip", "drop"] = "refuse", *, reserved: int = 0
 ) -> Workload:
-    """Look at requests whose prompt and answer exceed a context together.
+    """Look at requests whose prompt and the answer they ask for exceed a context together.
 
     Parameters
     ----------
@@ -295,32 +295,39 @@ def fit_context(
         ``refuse`` leaves them, for the engine to refuse; ``clip`` shortens answers to what is left, where the prompt
         leaves at least one token; ``drop`` takes them out. A note names the first of them, with the excess, and
         counts them, in all three cases.
+    reserved : int
+        Tokens of the context that the server keeps for its draft.
 
     Returns
     -------
     Workload
         The requests, the note added.
     """
-    excess = workload.input_tokens + workload.output_tokens - context
+    asked = workload.output_tokens if workload.max_new_tokens is None else workload.max_new_tokens
+    room = context - reserved - workload.input_tokens
+    excess = np.maximum(asked, 1) - room
     over = np.flatnonzero(excess > 0).astype(np.int64)
     if not len(over):
         return workload
     named = ", ".join(f"{workload.request_id[i]} by {excess[i]}" for i in over[:5])
     more = f", and {len(over) - 5} more" if len(over) > 5 else ""
-    done = {"refuse": "left to the engine to refuse", "clip": "answers clipped", "drop": "dropped"}[on_oversize]
-    note = f"{len(over)} of {len(workload)} requests exceed {context} tokens ({named}{more}): {done}"
     fitted = workload
+    done = "left to the engine to refuse"
     if on_oversize == "drop":
-        fitted = workload.take(np.flatnonzero(excess <= 0).astype(np.int64))
+        fitted, done = workload.take(np.flatnonzero(excess <= 0).astype(np.int64)), "dropped"
     elif on_oversize == "clip":
-        room = np.maximum(context - workload.input_tokens, 0)
-        clipped = np.where((excess > 0) & (room > 0), room, workload.output_tokens)
-        limit = workload.max_new_tokens
+        done = "answers clipped"
+        hopeless = int(np.sum(room[over] < 1))
+        if hopeless:
+            done += f", but for {hopeless} whose prompt leaves no room"
+        limit = np.where(room >= 1, room, asked)
         fitted = replace(
             workload,
-            output_tokens=clipped,
-            max_new_tokens=None if limit is None else np.where(clipped < workload.output_tokens, clipped, limit),
+            output_tokens=np.minimum(workload.output_tokens, limit),
+            max_new_tokens=None if workload.max_new_tokens is None else np.minimum(asked, limit),
         )
+    kept = f" ({reserved} of them kept for the draft)" if reserved else ""
+    note = f"{len(over)} of {len(workload)} requests exceed {context} tokens{kept} ({named}{more}): {done}"
     return replace(fitted, info=replace(workload.info, notes=(*workload.info.notes, note)))
 
 
@@ -469,5 +476,9 @@ def _window(arrival: IntArray, start_s: float | None, end_s: float | None) -> In
     return np.flatnonzero(inside).astype(np.int64)
 
 
-def _scaled(arrival: IntArray, rate_scale: float) -> IntArray:
-    return arrival if rate_scale == 1.0 else np.rint(arrival / rate_scale).astype(np.int64)
+def _scaled(arrival: IntArray, rate_scale: float, complaints: Complaints) -> IntArray:
+    if rate_scale == 1.0:
+        return arrival
+    if int(arrival.max(initial=0)) > LONGEST_NS * rate_scale:
+        raise complaints.fail(f"{rate_scale:g} stretches the trace to more than a hundred years", "rate_scale")
+    return np.rint(arrival / rate_scale).astype(np.int64)

@@ -184,7 +184,7 @@ def sizes(case: Case) -> Case:
     }
     if "reqs" in case:
         held = [allocated for _, allocated in case["reqs"]]
-        after = [reserve.decode_alloc_len(c, a, ahead, page) for c, a in case["reqs"]]
+        after = [int(reserve.decode_alloc_len(c, a, ahead, page)) for c, a in case["reqs"]]
         out["decode_alloc_lens"] = [held, after, sum(after) - sum(held)]
     return out
 

@@ -667,7 +667,7 @@ def test_recorded_lengths(case: dict[str, Any]) -> None:
         spec = Spec(given_["algorithm"], given_["num_steps"], given_["topk"], given_["num_draft_tokens"])
     ahead = reserve.alloc_reserve_per_decode(spec, page)
     held = [allocated for _, allocated in case["input"]["reqs"]]
-    then = [reserve.decode_alloc_len(done, allocated, ahead, page) for done, allocated in case["input"]["reqs"]]
+    then = [int(reserve.decode_alloc_len(done, allocated, ahead, page)) for done, allocated in case["input"]["reqs"]]
     assert {
         "alloc_len_per_decode": reserve.alloc_len_per_decode(spec, page),
         "alloc_reserve_per_decode": ahead,

@@ -418,6 +418,27 @@ def test_R65_lengths_are_never_cut_silently(write: Write) -> None:
     assert fit_context(workload, 4096) is workload
 
 
+def test_what_clients_ask_for_and_what_the_draft_keeps_count_against_the_context(write: Write) -> None:
+    path = write(
+        "arrival_s,input_tokens,output_tokens,max_new_tokens", "0,1000,50,1500", "1,1000,50,1028", "2,2040,1,5"
+    )
+    workload = read_trace(path)
+    clipped = fit_context(workload, 2048, "clip", reserved=20)
+    assert clipped.max_new_tokens is not None
+    assert clipped.max_new_tokens.tolist() == [1028, 1028, 5]
+    assert clipped.output_tokens.tolist() == [50, 50, 1]
+    assert clipped.info.notes[-1] == (
+        "2 of 3 requests exceed 2048 tokens (20 of them kept for the draft) (0 by 472, 2 by 17): answers clipped, but "
+        "for 1 whose prompt leaves no room"
+    )
+    assert fit_context(workload, 2048, "drop", reserved=20).request_id == ("1",)
+
+
+def test_a_rate_that_stretches_a_trace_beyond_all_bounds_is_refused(write: Write) -> None:
+    path = write("arrival_s,input_tokens,output_tokens", "0,1,1", "1,1,1")
+    assert problems(path, rate_scale=1e-300)[0].place == "rate_scale"
+
+
 def test_R66_duplicates_and_contradictions_are_named(write: Write) -> None:
     rows = (
         mooncake(0, request_id="a"),

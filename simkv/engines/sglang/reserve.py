@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simkv.engines.sglang.settings import Spec
+from simkv.workload.request import IntArray
 
 __all__ = [
     "alloc_len_per_decode",
     "alloc_reserve_per_decode",
     "ceil_page",
-    "decode_alloc_len",
     "extra_context_len",
+    "decode_alloc_len",
     "floor_page",
+    "front_end_reserve",
     "spec_v1_alloc_len",
 ]
 
@@ -43,9 +47,17 @@ def alloc_reserve_per_decode(spec: Spec | None, page_size: int) -> int:
     return 2 * alloc_len_per_decode(spec, page_size)
 
 
-def decode_alloc_len(committed: int, allocated: int, reserve: int, page_size: int) -> int:
-    """Length a request holds after a speculative step was prepared (allocation_sizing.py:73-93)."""
-    return max(allocated, ceil_page(committed + reserve, page_size))
+def decode_alloc_len(committed: IntArray, allocated: IntArray, reserve: int, page_size: int) -> IntArray:
+    """Lengths that requests hold after a speculative step was prepared (allocation_sizing.py:73-93)."""
+    held: IntArray = np.maximum(allocated, -(-(committed + reserve) // page_size) * page_size)
+    return held
+
+
+def front_end_reserve(spec: Spec | None) -> int:
+    """Draft slots the front end counts on top of a prompt, for the EAGLE family (managers/utils.py:484-500)."""
+    if spec is None or not spec.is_eagle:
+        return 0
+    return max(spec.eagle_topk * spec.num_steps, spec.num_draft_tokens)
 
 
 def extra_context_len(spec: Spec | None, page_size: int) -> int:

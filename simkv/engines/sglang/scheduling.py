@@ -13,7 +13,13 @@ from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.memory import FINISHED, LIVE, RETRACTED, KvMemory
-from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page, extra_context_len
+from simkv.engines.sglang.reserve import (
+    alloc_reserve_per_decode,
+    ceil_page,
+    decode_alloc_len,
+    extra_context_len,
+    front_end_reserve,
+)
 from simkv.engines.sglang.settings import Settings
 from simkv.errors import EngineFault, InvariantError
 from simkv.memory.pages import CountedPool
@@ -87,6 +93,7 @@ class Scheduler:
         self.overlap = not settings.disable_overlap_schedule
         self.spec = settings.spec
         self.reserve = alloc_reserve_per_decode(settings.spec, page) if settings.spec is not None else 0
+        self._reserve_page = 1 if "unaligned-reserve" in settings.faults else page
         self.memory = KvMemory(
             None if full_tokens is None else CountedPool("full", full_tokens, page),
             None if swa_tokens is None else CountedPool("swa", swa_tokens, page),
@@ -139,13 +146,9 @@ class Scheduler:
 
         Notes
         -----
-        Rule: managers/tokenizer_manager.py:1330-1376; the EAGLE family reserves one step of draft slots on top
-        (managers/utils.py:484-500).
+        Rule: managers/tokenizer_manager.py:1330-1376.
         """
-        context, spec = self.settings.context_len, self.spec
-        reserved = 0
-        if spec is not None and spec.is_eagle:
-            reserved = max(spec.eagle_topk * spec.num_steps, spec.num_draft_tokens)
+        context, reserved = self.settings.context_len, front_end_reserve(self.spec)
         tokens = request.input_tokens + reserved
         extra = f" + {reserved} draft slots" if reserved else ""
         if tokens >= context:
@@ -370,14 +373,15 @@ class Scheduler:
 
     def _admit(self, adder: PrefillPass, running: int) -> None:
         """Head-of-line admission (managers/scheduler.py:4204-4300)."""
-        memory, waiting, table = self.memory, self.waiting, self.table
+        memory, waiting = self.memory, self.waiting
         self.limit = "arrival"
         taken = 0
+        # Only a prompt that goes on has its slots, and its row, already.
+        held = len(adder.admitted)
         for handle in waiting:
             if adder.state() is Verdict.OTHER:
                 self.limit = "chunk"
                 break
-            held = sum(1 for h in adder.admitted if table.allocated[h])
             if len(adder.admitted) >= min(self.max_running_requests - running, memory.rows_free + held):
                 self.running.is_full = True
                 self.limit = self._full_reason = "rows"
@@ -555,10 +559,7 @@ class Scheduler:
             table.allocated[reqs] = committed
         else:
             held = table.allocated[reqs]
-            after = committed + self.reserve
-            if "unaligned-reserve" not in self.settings.faults:
-                after = -(-after // page) * page
-            after = np.maximum(held, after)
+            after = decode_alloc_len(committed, held, self.reserve, self._reserve_page)
             if int(after.max()) > self.row_width:
                 raise self._fault(
                     "row-overrun",
