@@ -9,8 +9,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +29,7 @@ app = App(
     help="What a serving engine's KV memory does under your traffic, with speculative decoding on.",
     help_format="plaintext",
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
 )
 trace_app = App(name="trace", help="Describe, convert and generate request traces.", help_format="plaintext")
 app.command(trace_app)
@@ -136,6 +140,7 @@ def run(
     check_every_step : bool
         Check conservation of every pool after every step (slower).
     """
+    from simkv.guards import interrupt_calls
     from simkv.report import run_report
     from simkv.results import check_free, simulate
 
@@ -146,7 +151,9 @@ def run(
     check_free(target, force=force)
     with _Bar(base.name) as progress:
         result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
-    result.save(target, force=force)
+    # The first Ctrl-C does not cost what was simulated; a second one does.
+    with interrupt_calls(lambda: print("saving the run; interrupt again to abandon it", file=sys.stderr)):
+        result.save(target, force=force)
     written = [f"{target}/run.json, timeline.parquet, requests.parquet, events.parquet", f"{target}/figures/*.png"]
     if as_json:
         _dump({**result.to_json(), "directory": str(target)})
@@ -376,6 +383,19 @@ class _Bar:
             self._live.stop()
 
 
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a termination signal unwind, so that nothing half written stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _reproduce(words: Sequence[str]) -> str:
     """The command of a breach, every step checked, to be pasted into a shell."""
     more = [] if "--check-every-step" in words else ["--check-every-step"]
@@ -388,7 +408,9 @@ def main(argv: list[str] | None = None) -> int:
 
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        with _terminable():
+            code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
         return int(code or 0)
     except CycloptsError as error:
         print(f"error: {error}\ntry: simkv --help", file=sys.stderr)
@@ -401,8 +423,13 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever reads has seen enough; nothing more is to be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"error: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -156,6 +156,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """``; did you mean X?`` for the closest allowed word, or an empty string."""
     words = list(allowed)
     # The start of a word says more than its likeness: fp8 is fp8_e4m3 rather than mxfp8.
-    begun = [one for one in words if word and one.startswith(word)]
+    same = [one for one in words if one.lower() == word.lower()]
+    begun = same or [one for one in words if word and one.startswith(word)]
     match = sorted(begun, key=len)[:1] or get_close_matches(word, words, n=1, cutoff=0.6)
     return f"; did you mean {match[0]}?" if match else ""

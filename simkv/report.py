@@ -85,7 +85,7 @@ def _plan_head(plan: Mapping[str, Any]) -> Text:
     if layers["swa"]:
         text.append(f", {layers['swa']} sliding of {plan['swa_bytes_per_token_layer']:,} B, window {plan['window']}")
     text.append(f"\n  charged draft layers: {draft['full']} full, {draft['swa']} sliding, {draft['swa_full']} rings")
-    text.append(f"\n  {plan['bytes_per_token']:,.10g} B for each token of max_total_num_tokens\n")
+    text.append(f"\n  {_price(plan)}\n")
     if plan["infeasible"] is None:
         text.append(f"  max_total_num_tokens {_number(plan['max_total_num_tokens'])}")
         if plan["full_max_total_num_tokens"] is not None:
@@ -93,6 +93,16 @@ def _plan_head(plan: Mapping[str, Any]) -> Text:
             text.append(f", SWA {_number(plan['swa_max_total_num_tokens'])}")
         text.append(f"; page {plan['page_size']}; max_running_requests {_number(plan['max_running_requests'])}\n")
     return text
+
+
+def _price(plan: Mapping[str, Any]) -> str:
+    """What a token costs; with the SWA pool sized by requests, the two pools have prices of their own."""
+    if plan["configurator"] != "SWARequestCapPoolConfigurator":
+        return f"{plan['bytes_per_token']:,.10g} B for each token of max_total_num_tokens"
+    layers, draft = plan["layers"], plan["draft_layers"]
+    full, swa = plan["full_bytes_per_token_layer"], plan["swa_bytes_per_token_layer"]
+    first = (layers["full"] + draft["full"]) * full + draft["swa_full"] * swa
+    return f"{first:,} B for each token of the full pool, {(layers['swa'] + draft['swa']) * swa:,} B for each of the SWA pool"
 
 
 def _pool_table(plan: Mapping[str, Any]) -> Table:
@@ -243,10 +253,19 @@ def _requests_text(run: Any) -> Text:
     )
     for (event, pool, cause), (count, when, name) in _causes(run.events).items():
         first = f"first {name} at {when:,.1f} s" if count > 1 else f"{name} at {when:,.1f} s"
-        text.append(f"\n  {count:,} x {event}, {pool} pool: {cause} ({first})", style="not bold")
+        own = _own_cause(run, event, name)
+        own = f": {own}" if own and own != cause else ""
+        where = f", {pool} pool" if pool != "-" else ""
+        text.append(f"\n  {count:,} x {event}{where}: {cause} ({first}{own})", style="not bold")
+    recomputed = s["tokens.recomputed"]
+    if recomputed:
+        text.append(f"\n  {recomputed:,} tokens were computed again after a retraction", style="not bold")
+    rest = s["tokens.generated"] - s["tokens.output"]
+    others = f" (and {rest:,} of others)" if rest else ""
     text.append(
-        f"\n  {s['tokens.output']:,} output tokens in {s['simulated_s']:,.1f} s: {s['output_tokens_per_s']:,.1f} tokens/s, "
-        f"{s['requests_per_s']:.3g} requests/s; {s['steps.prefill']:,} prefill and {s['steps.decode']:,} decode steps",
+        f"\n  {s['tokens.output']:,} output tokens of completed requests{others} in {s['simulated_s']:,.1f} s: "
+        f"{s['output_tokens_per_s']:,.1f} tokens/s, {s['requests_per_s']:.3g} requests/s; {s['steps.prefill']:,} prefill "
+        f"and {s['steps.decode']:,} decode steps",
         style="not bold",
     )
     accept = s["spec_accept_length"]
@@ -254,6 +273,14 @@ def _requests_text(run: Any) -> Text:
         text.append(f"\n  accept length {accept:.3f} (bonus token included)", style="not bold")
     text.append("\n")
     return text
+
+
+def _own_cause(run: Any, event: str, name: str) -> str:
+    """The cause of one request, with its figures."""
+    if event not in ("refusal", "abort"):
+        return ""
+    found = run.requests.loc[run.requests["request_id"] == name, "cause"]
+    return str(found.iloc[0]) if len(found) else ""
 
 
 def _causes(events: Any) -> dict[tuple[str, str, str], tuple[int, float, str]]:
@@ -295,6 +322,10 @@ _LIMIT_NAMES = {
 def _limit_text(s: Mapping[str, Any]) -> Text:
     text = Text("binding limit: ", style="bold")
     text.append(_LIMIT_NAMES[s["limit.binding"]])
+    held = {name: s[f"limit.{name}"] for name in _LIMIT_NAMES if name != "arrival"}
+    worst = max(held, key=lambda name: held[name])
+    if s["limit.binding"] == "arrival" and held[worst]:
+        text.append(f"; where requests wait, mostly for {_LIMIT_NAMES[worst]}", style="not bold")
     shares = ", ".join(f"{_LIMIT_NAMES[name]} {_percent(s[f'limit.{name}'])}" for name in _LIMIT_NAMES)
     text.append(f"\n  shares of time: {shares}\n", style="not bold")
     return text

@@ -48,6 +48,8 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 # Share of a pool's capacity from which it counts as full.
 FULL_FROM = 0.99
+# Share of time from which a limit that keeps requests waiting is the binding one.
+BINDING_FROM = 0.01
 
 
 @dataclass(frozen=True)
@@ -237,10 +239,10 @@ def check_free(target: Path, *, force: bool) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         shown = str(target) if str(target).isprintable() else repr(str(target))
         raise ScenarioError("--out", [Problem(shown, f"cannot be written: {reason}")]) from None
+    if not (target / "run.json").is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise ScenarioError("--out", [Problem(str(target), "exists and is no run directory; name another one")])
     if not force:
         raise ScenarioError("--out", [Problem(str(target), "exists already; name another directory or pass --force")])
-    if not (target / "run.json").is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ScenarioError("--out", [Problem(str(target), "is no run directory, so --force does not replace it")])
 
 
 def _replace(target: Path, fresh: Path, aside: Path) -> None:
@@ -270,7 +272,8 @@ def load_run(directory: str | Path) -> Run:
         data = json.loads((path / "run.json").read_text(encoding="utf-8"))
         frames = {name: pd.read_parquet(path / f"{name}.parquet") for name in _FRAMES}
     except (OSError, ValueError) as error:
-        raise ScenarioError(str(path), [Problem(str(path), f"is no run directory: {error}")]) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScenarioError(str(path), [Problem(str(path), f"is no run directory: {reason}")]) from None
     written = data.get("schema") if isinstance(data, dict) else None
     if written != SCHEMA:
         raise ScenarioError(str(path), [Problem("schema", f"{written!r} is not {SCHEMA}; run it again")])
@@ -441,12 +444,20 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, g
         },
         fault=None if outcome.fault is None else {"fault": outcome.fault.fault, "message": outcome.fault.message},
         partial=outcome.partial,
-        notes=tuple(_notes(workload, outcome, frames)),
+        notes=tuple(_notes(scenario, given, workload, outcome, frames)),
     )
 
 
-def _notes(workload: Workload, outcome: Outcome, frames: _Frames) -> list[str]:
+def _notes(
+    scenario: Scenario, given: Sequence[str], workload: Workload, outcome: Outcome, frames: _Frames
+) -> list[str]:
     notes = list(workload.info.notes)
+    document = scenario.document
+    kind = document.acceptance["kind"]
+    if document.draft is None and kind != "none":
+        notes.append(f"acceptance {kind} has no effect: there is no [draft]")
+    if document.draft is not None and kind == "none" and "acceptance" not in given:
+        notes.append("no [acceptance] is stated: every verify step yields the bonus token only")
     if outcome.clipped:
         notes.append(
             f"{len(outcome.clipped)} of {len(workload)} requests asked for more tokens than context and pool leave: clipped at "
@@ -515,7 +526,7 @@ class _Frames:
 
         columns: dict[str, Any] = {name: np.zeros(1, np.int64) for name in TIMELINE_INTS}
         columns |= {name: np.zeros(1) for name in TIMELINE_FLOATS}
-        outcome = Outcome(columns, [], none, none, none, none, none, none, [], 0, 0)
+        outcome = Outcome(columns, [], none, none, none, none, none, none, none, [], 0, 0)
         return cls(plan, Workload(none, none, none, ()), outcome)
 
     # ---- pools
@@ -610,6 +621,9 @@ class _Frames:
                 "finished_s": seconds(o.finished_ns),
                 "input_tokens": w.input_tokens,
                 "output_tokens": o.output_tokens,
+                "hit_tokens": np.zeros(len(w), np.int64),
+                # Whatever was prefilled beyond the prompt had its KV before.
+                "recomputed_tokens": np.maximum(o.prefilled_tokens - w.input_tokens, 0),
                 "retractions": o.retractions,
                 "state": pd.Categorical(o.state, ["completed", "refused", "aborted", "unfinished", "never arrived"]),
             }
@@ -694,6 +708,8 @@ class _Frames:
         done = state == "completed"
         out["tokens.input"] = int(self.workload.input_tokens[done].sum())
         out["tokens.output"] = int(o.output_tokens[done].sum())
+        out["tokens.generated"] = int(o.output_tokens.sum())
+        out["tokens.recomputed"] = int(self.requests["recomputed_tokens"].sum())
         out["simulated_s"] = span
         out["steps.prefill"], out["steps.decode"] = int(kinds[1]), int(kinds[2])
         out["output_tokens_per_s"] = out["tokens.output"] / span if span else 0.0
@@ -745,7 +761,7 @@ class _Frames:
         out: dict[str, Any] = {f"limit.{name}": share for name, share in shares.items()}
         held = {name: share for name, share in shares.items() if name != "arrival"}
         worst = max(held, key=lambda name: held[name])
-        out["limit.binding"] = worst if held[worst] > 0 else "arrival"
+        out["limit.binding"] = worst if held[worst] >= BINDING_FROM else "arrival"
         return out
 
 

@@ -276,6 +276,10 @@ class Scenario:
     ) -> KvBudget:
         memory = self.document.memory
         if memory.kv_bytes is not None:
+            beside = ("mem_fraction_static", "weights", "draft_weights", "overhead", "state_bytes")
+            ignored = [name for name in beside if getattr(memory, name)]
+            if ignored:
+                notes.append(f"memory.kv_bytes is the budget itself: {', '.join(ignored)} have no effect")
             return KvBudget(memory.kv_bytes, None)
         weights = memory.weights
         if weights is None:

@@ -67,6 +67,8 @@ class Outcome:
         -1 where it did not happen.
     output_tokens, retractions : int64 array, shape (n,)
         ``output_tokens`` is what the client got.
+    prefilled_tokens : int64 array, shape (n,)
+        Tokens computed in prefill steps, again after a retraction included.
     state : list of str, length n
         completed, refused, aborted, unfinished or never arrived.
     fault : EngineFault or None
@@ -85,6 +87,7 @@ class Outcome:
     finished_ns: IntArray
     output_tokens: IntArray
     retractions: IntArray
+    prefilled_tokens: IntArray
     state: list[str]
     end_ns: int
     steps: int
@@ -204,6 +207,7 @@ class Simulation:
         self._times = {name: np.full(n, -1, np.int64) for name in ("arrival", "admitted", "first_token", "finished")}
         # Handle of the engine -> number in the workload; -1 until it has one.
         self._index = np.full(n, -1, np.int64)
+        self._prefilled = np.zeros(n, np.int64)
         self._requests = self._client_view()
         self._done = 0
         self._retracted = 0
@@ -320,6 +324,8 @@ class Simulation:
             admitted = self._times["admitted"]
             index = self._index[step.batch]
             admitted[index[admitted[index] < 0]] = self.now
+            own = len(index) - step.mixed_decode
+            self._prefilled[index[:own]] += step.extend_lens[:own]
         job = _Job(step, self.env.event(), self.step_time(step.work))
         self._queue.put(job)
         self._steps += 1
@@ -427,6 +433,7 @@ class Simulation:
             finished_ns=self._times["finished"],
             output_tokens=output,
             retractions=retractions,
+            prefilled_tokens=self._prefilled,
             state=state,
             end_ns=self.now,
             steps=self._steps,

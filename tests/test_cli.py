@@ -610,3 +610,69 @@ def test_no_color_switches_the_bar_off(here: Path) -> None:
     assert code == 0
     assert "\x1b[2K" not in text
     assert "\x1b[?25l" not in text
+
+
+# Endings -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_while_saving_does_not_cost_the_run(
+    call: Any, monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    draw = Run._save_figures
+
+    def interrupted(self: Run, directory: Path) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        draw(self, directory)
+
+    monkeypatch.setattr(Run, "_save_figures", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    result = call("run", "s.toml", "--out", "out")
+    assert result.code == 0
+    assert "interrupt again to abandon" in result.err
+    assert json.loads((here / "out" / "run.json").read_text())["partial"] is False
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_while_saving_leaves_nothing(call: Any, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    def interrupted(self: Run, directory: Path) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Run, "_save_figures", interrupted)
+    found = set(here.iterdir())
+    result = call("run", "s.toml", "--out", "out")
+    assert result.code == 130
+    assert "interrupted" in result.err
+    assert set(here.iterdir()) == found
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "simkv.cli", "size", "s.toml"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(here: Path) -> None:
+    line = f"{sys.executable} -m simkv.cli schema | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+def test_a_terminated_run_leaves_nothing_half_written(here: Path) -> None:
+    code = READY.replace(
+        "return super().run()", "import os; os.kill(os.getpid(), signal.SIGTERM); return super().run()"
+    )
+    found = set(here.iterdir())
+    words = ["run", "s.toml", "--out", "out"]
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, capture_output=True, text=True)
+    assert done.returncode == 143
+    assert "Traceback" not in done.stderr
+    assert set(here.iterdir()) == found

@@ -659,3 +659,59 @@ def test_a_picture_is_drawn_where_it_is_told(stormy: Run) -> None:
 def test_a_run_shows_itself(stormy: Run) -> None:
     assert repr(stormy).startswith("Run('tiny', ")
     assert "requests.completed" in stormy._repr_html_()
+
+
+# What the report says ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_computed_again_is_counted(stormy: Run) -> None:
+    # Refused prompts are prefilled as stubs of one token.
+    refused = int((stormy.requests["state"] == "refused").sum())
+    served = stormy.requests[stormy.requests["state"] != "refused"]
+    again = int(stormy.requests["recomputed_tokens"].sum())
+    assert again > 0
+    assert stormy.timeline["prefill_tokens"].sum() == served["input_tokens"].sum() + again + refused
+    assert (stormy.requests.loc[stormy.requests["retractions"] == 0, "recomputed_tokens"] == 0).all()
+    assert stormy.summary["tokens.recomputed"] == again
+    assert f"{again:,} tokens were computed again" in " ".join(text_of(stormy).split())
+
+
+def test_tokens_of_requests_that_did_not_complete_are_named() -> None:
+    run = alone_too_large(overlap=False)
+    assert run.summary["tokens.output"] == 0
+    generated = int(run.requests["output_tokens"].sum())
+    assert generated > 0
+    assert run.summary["tokens.generated"] == generated
+    assert f"0 output tokens of completed requests (and {generated:,} of others)" in " ".join(text_of(run).split())
+
+
+def test_a_refusal_says_its_figures_in_the_report() -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 1200, 5), (0, 5, 1)]))
+    cause = run.requests["cause"].tolist()[0]
+    assert "1,200" in cause
+    assert cause in " ".join(text_of(run).split())
+
+
+def test_prices_of_two_pools_add_up_to_the_budget() -> None:
+    # Step-3.5-Flash: 12 full layers, 33 sliding and 3 draft layers of 1,024 B (the README's first transcript).
+    plan = simkv.load("step-3.5-flash").override("memory.mem_fraction_static=0.8").plan()
+    text = " ".join(str(plan_text(plan)).split())
+    assert "12,288 B for each token of the full pool, 36,864 B for each of the SWA pool" in text
+    budget = 12_288 * (plan.full_max_total_num_tokens or 0) + 36_864 * (plan.swa_max_total_num_tokens or 0)
+    assert 0 <= plan.kv_bytes - budget < 12_288 * 64
+
+
+def plan_text(plan: Any) -> str:
+    from simkv.report import plan_report
+
+    out = console()
+    with out.capture() as captured:
+        out.print(plan_report(plan.to_dict()))
+    return captured.get()
+
+
+def test_settings_without_effect_are_named() -> None:
+    one = scenario(acceptance={"kind": "fixed", "length": 2}, memory={"weights": "1GiB", "mem_fraction_static": 0.5})
+    run = simkv.simulate(one, workload=workload([(0, 5, 1)]))
+    assert "acceptance fixed has no effect: there is no [draft]" in run.notes
+    assert "memory.kv_bytes is the budget itself: mem_fraction_static, weights have no effect" in run.plan["notes"]

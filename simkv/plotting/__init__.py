@@ -14,7 +14,7 @@ A pool has one colour in every figure (:data:`POOL_COLORS`, :data:`DRAFT_COLORS`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simkv.plotting.facts import time_span
+from simkv.plotting.facts import cache_was_used, draft_depths, time_span
 from simkv.plotting.frame import add_footer, framed, legend_height, new_figure, time_axis
 from simkv.plotting.panels import draw_cache, draw_concurrency, draw_draft, draw_eviction, draw_oom, draw_utilization
 from simkv.plotting.style import DPI, DRAFT_COLORS, EXACT_ROWS, POOL_COLORS, STYLE, Plan, draft_color
@@ -198,7 +198,7 @@ def dashboard(
     title: str | None = None,
     notes: str | Sequence[str] | None = None,
 ) -> Figure:
-    """All panels on one page, on one time axis.
+    """All panels that have something to say on one page, on one time axis.
 
     Parameters
     ----------
@@ -221,13 +221,20 @@ def dashboard(
     with rc_context(STYLE):
         figure = new_figure((11, 15.5))
         figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
-        axes = figure.subplots(6, 1, sharex=True)
-        utilization(timeline, plan, ax=axes[0])
-        concurrency(timeline, plan, ax=axes[1])
-        oom(timeline, events, plan, ax=axes[2])
-        eviction(timeline, plan, ax=axes[3])
-        draft(timeline, plan, ax=axes[4])
-        cache(timeline, plan, ax=axes[5])
+        panels: list[Callable[[Axes], Axes]] = [
+            lambda ax: utilization(timeline, plan, ax=ax),
+            lambda ax: concurrency(timeline, plan, ax=ax),
+            lambda ax: oom(timeline, events, plan, ax=ax),
+            lambda ax: eviction(timeline, plan, ax=ax),
+        ]
+        # That nothing was evicted is news; that there is no draft, or no cache, is none.
+        if draft_depths(timeline):
+            panels.append(lambda ax: draft(timeline, plan, ax=ax))
+        if cache_was_used(timeline):
+            panels.append(lambda ax: cache(timeline, plan, ax=ax))
+        axes = figure.subplots(len(panels), 1, sharex=True)
+        for axis, panel in zip(axes, panels, strict=True):
+            panel(axis)
         time_axis(axes[-1], span)
         for axis in axes[:-1]:
             axis.tick_params(axis="x", labelbottom=False)

@@ -97,6 +97,19 @@ def _grouped(found: Iterable[tuple[int, list[Floats], str]]) -> list[Group]:
     return groups
 
 
+def cache_columns(timeline: pd.DataFrame) -> dict[str, Floats]:
+    """Return what the timeline tells of the prefix cache."""
+    names = ["cache_hit_rate"]
+    names += [f"{pool}_{state}_tokens" for pool in ("full", "swa") for state in ("evictable", "protected")]
+    names += [f"cache_evicted_{pool}_tokens" for pool in ("full", "swa")]
+    return {name: values for name in names if (values := column_of(timeline, name)) is not None}
+
+
+def cache_was_used(timeline: pd.DataFrame) -> bool:
+    """Tell whether the prefix cache ever held, hit or lost anything."""
+    return any(np.nan_to_num(values).any() for values in cache_columns(timeline).values())
+
+
 def draft_depths(timeline: pd.DataFrame) -> list[int]:
     """Return the draft depths that the timeline has columns of."""
     found = (re.fullmatch(r"draft(\d+)_resident_tokens", str(name)) for name in timeline.columns)

@@ -10,6 +10,8 @@ from simkv.plotting.curves import Curve, Sampler, cumulative_counts, draw_line, 
 from simkv.plotting.facts import (
     _foremost,
     _same,
+    cache_columns,
+    cache_was_used,
     column_of,
     has_swa_pool,
     oom_kinds,
@@ -96,7 +98,7 @@ def draw_oom(
     ax: Axes, timeline: pd.DataFrame, events: pd.DataFrame | None, plan: Plan, span: tuple[float, float]
 ) -> str:
     """Draw the out-of-memory panel on `ax`; the note is returned."""
-    ax.set_ylabel("requests so far")
+    ax.set_ylabel("events so far")
     kinds = oom_kinds(timeline, events)
     note = capacity_text(plan)
     if not kinds:
@@ -185,11 +187,8 @@ def draw_draft(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
 def draw_cache(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
     """Draw the prefix-cache panel on `ax`; the note is returned."""
     ax.set_ylabel("share (%)")
-    names = ["cache_hit_rate"]
-    names += [f"{pool}_{state}_tokens" for pool in ("full", "swa") for state in ("evictable", "protected")]
-    names += [f"cache_evicted_{pool}_tokens" for pool in ("full", "swa")]
-    columns = {name: values for name in names if (values := column_of(timeline, name)) is not None}
-    if not any(np.nan_to_num(values).any() for values in columns.values()):
+    columns = cache_columns(timeline)
+    if not cache_was_used(timeline):
         say_state(ax, "the prefix cache is off, or was never used")
         return steps_text(len(timeline))
     sampler = Sampler(row_times(timeline))

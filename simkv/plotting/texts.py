@@ -63,6 +63,8 @@ def capacity_text(plan: Plan) -> str:
     """Return the limits of the plan in one line."""
     names = ("full_max_total_num_tokens", "swa_max_total_num_tokens", "max_running_requests")
     limits = {name: plan.get(name) for name in names}
+    if limits[names[0]] is None:
+        limits[names[0]] = plan.get("max_total_num_tokens")
     parts = [
         f"{pool} pool {limits[name]:,} tokens"
         for pool, name in zip(("full", "swa"), names, strict=False)

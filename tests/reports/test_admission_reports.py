@@ -198,7 +198,8 @@ def test_R20_a_waiting_prompt_costs_nobody_a_retraction(prompt: int) -> None:
     assert 1536 not in pieces
     assert result.summary["requests.retractions"] == 0
     assert result.summary["requests.completed"] == 9
-    assert result.summary["limit.binding"] in ("swa", "chunk") and result.summary["limit.swa"] > 0
+    # It waits for a few steps of some two hundred: named, but not what binds this run.
+    assert 0 < result.summary["limit.swa"] < 0.05
 
 
 def test_R20_a_prompt_that_never_fits_starts_with_what_is_free() -> None:
