@@ -631,7 +631,7 @@ class _Frames:
         cause = [""] * len(w)
         for _, event in o.events:
             if event.event in ("refusal", "abort") and event.request >= 0:
-                cause[event.request] = event.cause
+                cause[event.request] = event.detail or event.cause
         frame["cause"] = pd.array(cause, dtype="str")
         frame["ttft_s"] = frame["first_token_s"] - frame["arrival_s"]
         frame["e2e_latency_s"] = frame["finished_s"] - frame["arrival_s"]
@@ -652,7 +652,7 @@ class _Frames:
                 names[e.request] if e.request >= 0 else "-",
                 e.pool,
                 e.tokens,
-                _kind_of(e.cause),
+                e.cause,
             )
             for when, e in self.outcome.events
             if e.event != "clip"
@@ -768,13 +768,6 @@ class _Frames:
 def _category(codes: Any, names: Sequence[str]) -> pd.Categorical[str]:
     """Codes as a categorical column."""
     return pd.Categorical.from_codes(codes, pd.Index(names))
-
-
-def _kind_of(cause: str) -> str:
-    """A cause without its figures, so that equal causes are one line of a legend."""
-    if cause.startswith("prompt "):
-        return "prompt longer than the server takes" if "the longest" in cause else "longer than the context"
-    return cause
 
 
 def _stats(name: str, values: Any, weights: Any) -> dict[str, Any]:

@@ -295,11 +295,11 @@ class Simulation:
         for arrived, index in self._arrivals.due(now):
             request = Request(names[index], inputs[index], asked[index], stops[index], ignore)
             self._times["arrival"][index] = arrived
-            cause = self.engine.front_end_refusal(request)
-            if cause is None:
+            refused = self.engine.front_end_refusal(request)
+            if refused is None:
                 self._index[self.engine.submit(request)] = index
                 continue
-            self._events.append((now, Event("refusal", index, "-", inputs[index], cause)))
+            self._events.append((now, Event("refusal", index, "-", inputs[index], *refused)))
             self._refused += 1
             self._finished(index)
         self._collect_events()

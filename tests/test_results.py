@@ -292,7 +292,9 @@ def test_a_request_that_fits_alone_no_more_is_aborted(overlap: bool) -> None:
     run = alone_too_large(overlap)
     assert run.requests["state"].tolist() == ["aborted"]
     assert run.events["event"].tolist() == ["abort"]
-    assert run.requests["cause"].tolist() == run.events["cause"].tolist()
+    detail = "alone, its next step needs 24 tokens of a full pool that holds 40"
+    assert run.requests["cause"].tolist() == [detail]
+    assert run.events["cause"].tolist() == ["alone, its next step does not fit the full pool"]
     accounts(run)
     assert run.exit_code == 0
 

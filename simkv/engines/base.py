@@ -256,13 +256,30 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something worth a line in ``events``: which pool, how many tokens, and why."""
+    """Something worth a line in ``events``.
+
+    Parameters
+    ----------
+    event : str
+        retraction, abort, refusal, clip or fault.
+    request : int
+        Handle of the request, -1 for none.
+    pool : str
+        ``full``, ``swa``, or ``-`` for none.
+    tokens : int
+        Tokens it is about.
+    cause : str
+        Why, without figures: equal causes are one line of a legend.
+    detail : str
+        Why, in one sentence with its figures; empty where the cause says it all.
+    """
 
     event: str
     request: int
     pool: str
     tokens: int
     cause: str
+    detail: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -354,8 +371,8 @@ class Engine(Protocol):
         """Whether a result is processed after the next step was launched."""
         ...
 
-    def front_end_refusal(self, request: Request) -> str | None:
-        """Why the server's front end answers an error before the scheduler sees the request; None lets it pass."""
+    def front_end_refusal(self, request: Request) -> tuple[str, str] | None:
+        """Cause and detail of an error of the server's front end, before the scheduler sees the request; None: none."""
         ...
 
     def submit(self, request: Request) -> int:

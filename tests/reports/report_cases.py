@@ -1,4 +1,7 @@
-"""Small models, scenarios and workloads that the tests of user reports share."""
+"""Small models, scenarios and workloads that the tests of user reports share.
+
+A test's number, R01 ... R73, is that of a public bug report whose right value was worked out by hand.
+"""
 
 from __future__ import annotations
 

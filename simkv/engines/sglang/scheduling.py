@@ -37,6 +37,8 @@ _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
 _NEW_TOKEN_RATIO_DECAY_STEPS = 600
 _RETRACT_DECODE_STEPS = 20
 
+TOO_LONG = "prompt longer than the server takes"
+
 RetractionOrder = Callable[[IntArray, IntArray], NDArray[np.intp]]
 
 
@@ -141,8 +143,8 @@ class Scheduler:
         """Longest request, prompt and output (managers/tp_worker.py:550-582)."""
         return min(self.settings.context_len - 1, self.memory.capacity - 1)
 
-    def front_end_refusal(self, request: Request) -> str | None:
-        """Why the front end answers 400 before the scheduler sees the request, or None.
+    def front_end_refusal(self, request: Request) -> tuple[str, str] | None:
+        """Cause and detail of a 400 of the front end, before the scheduler sees the request; None: none.
 
         Notes
         -----
@@ -153,11 +155,12 @@ class Scheduler:
         extra = f" + {reserved} draft slots" if reserved else ""
         if tokens >= context:
             longest = min(context - 1 - reserved, self.max_req_len - 6)
-            return f"prompt {request.input_tokens:,} > {longest:,}, the longest the server takes"
+            return TOO_LONG, f"prompt {request.input_tokens:,} > {longest:,}, the longest the server takes"
         if tokens + request.max_new_tokens > context:
             return (
+                "longer than the context",
                 f"prompt {request.input_tokens:,}{extra} + max_new_tokens {request.max_new_tokens:,} > context length "
-                f"{context:,}"
+                f"{context:,}",
             )
         return None
 
@@ -185,8 +188,8 @@ class Scheduler:
         self.waiting.append(handle)
         pool = "full" if self.memory.full is not None else "swa"
         if refused:
-            cause = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
-            self.events.append(Event("refusal", handle, pool, tokens, cause))
+            detail = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
+            self.events.append(Event("refusal", handle, pool, tokens, TOO_LONG, detail))
         elif max_new < request.max_new_tokens:
             cause = "max_new_tokens clipped to what context and pool leave"
             self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
@@ -631,8 +634,13 @@ class Scheduler:
     def _release(self, handle: int, need: int, kind: str) -> None:
         table, memory = self.table, self.memory
         pool = memory.short_pool(need)
-        cause = self._abort_text(pool, need) if kind == "abort" else f"decode step short of {pool}-pool tokens"
-        self.events.append(Event(kind, handle, pool, ceil_page(int(table.allocated[handle]), self.page), cause))
+        label = {"swa": "SWA", "full": "full"}[pool]
+        if kind == "abort":
+            cause, detail = f"alone, its next step does not fit the {label} pool", self._abort_text(pool, need)
+        else:
+            cause, detail = f"decode step short of {label}-pool tokens", ""
+        tokens = ceil_page(int(table.allocated[handle]), self.page)
+        self.events.append(Event(kind, handle, pool, tokens, cause, detail))
         memory.release(handle)
         table.status[handle] = RETRACTED
         table.retractions[handle] += kind == "retraction"
