@@ -210,7 +210,7 @@ def run_report(run: Any, paths: Sequence[str] = ()) -> RenderableType:
         parts.append(Text("interrupted: what was simulated so far\n", style="bold yellow"))
     parts.append(_latency_table(s))
     parts.append(_usage_table(run))
-    parts.append(_limit_text(s))
+    parts.append(_limit_text(run))
     if run.checks:
         rows = [(c.key, c.condition, _value(c.value), "holds" if c.holds else "FAILS") for c in run.checks]
         parts.append(table("checks", ("figure", "wanted", "is", ""), rows, left=2))
@@ -254,9 +254,10 @@ def _requests_text(run: Any) -> Text:
     for (event, pool, cause), (count, when, name) in _causes(run.events).items():
         first = f"first {name} at {when:,.1f} s" if count > 1 else f"{name} at {when:,.1f} s"
         own = _own_cause(run, event, name)
-        own = f": {own}" if own and own != cause else ""
         where = f", {pool} pool" if pool != "-" else ""
-        text.append(f"\n  {count:,} x {event}{where}: {cause} ({first}{own})", style="not bold")
+        text.append(f"\n  {count:,} x {event}{where}: {cause} ({first})", style="not bold")
+        if own not in ("", cause):
+            text.append(f"\n    {name}: {own}", style="not bold")
     recomputed = s["tokens.recomputed"]
     if recomputed:
         text.append(f"\n  {recomputed:,} tokens were computed again after a retraction", style="not bold")
@@ -319,13 +320,19 @@ _LIMIT_NAMES = {
 }
 
 
-def _limit_text(s: Mapping[str, Any]) -> Text:
+def _limit_text(run: Any) -> Text:
+    s = run.summary
     text = Text("binding limit: ", style="bold")
     text.append(_LIMIT_NAMES[s["limit.binding"]])
     held = {name: s[f"limit.{name}"] for name in _LIMIT_NAMES if name != "arrival"}
     worst = max(held, key=lambda name: held[name])
     if s["limit.binding"] == "arrival" and held[worst]:
         text.append(f"; where requests wait, mostly for {_LIMIT_NAMES[worst]}", style="not bold")
+    if s["limit.binding"] == "arrival":
+        short = run.events[run.events["event"].isin(["retraction", "abort"])]["pool"].value_counts()
+        for pool, count in short.items():
+            if count:
+                text.append(f"; {count:,} times a decode step ran short of {_LIMIT_NAMES[pool]}", style="not bold")
     shares = ", ".join(f"{_LIMIT_NAMES[name]} {_percent(s[f'limit.{name}'])}" for name in _LIMIT_NAMES)
     text.append(f"\n  shares of time: {shares}\n", style="not bold")
     return text
