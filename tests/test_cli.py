@@ -615,6 +615,15 @@ def test_no_color_switches_the_bar_off(here: Path) -> None:
 # Endings -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As at a terminal, also where a parent in the background had the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_saving_does_not_cost_the_run(
     call: Any, monkeypatch: pytest.MonkeyPatch, here: Path
 ) -> None:
@@ -633,6 +642,7 @@ def test_an_interrupt_while_saving_does_not_cost_the_run(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_while_saving_leaves_nothing(call: Any, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     def interrupted(self: Run, directory: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import EAGLE, scenario, workload
+from tiny import EAGLE, TINY, scenario, workload
 
 import simkv
 from simkv.engines.sglang.scheduling import Scheduler
@@ -425,3 +426,57 @@ def test_a_retraction_order_of_ones_own_is_checked(answer: Any) -> None:
     assert simkv.simulate(one, workload=work).summary["requests.retractions"] > 0
     with pytest.raises(ScenarioError, match=r"retraction_order.*each once"):
         simkv.simulate(one, workload=work, retraction_order=lambda output, inputs: np.array(answer))
+
+
+# What a step computes, and what is held -------------------------------------------------------------------------------
+
+
+class Watch:
+    """Steps of 10 ms, and what each of them computes."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __call__(self, work: Any) -> tuple[int, int]:
+        self.seen.append(replace(work))
+        return 0, 10**7
+
+
+GEMMA_LIKE = {
+    **TINY,
+    "num_hidden_layers": 2,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "sliding_window": 32,
+}
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_sliding_layer_attends_to_its_window_whatever_the_cache_keeps(split: bool) -> None:
+    watch = Watch()
+    one = scenario(tokens=4000, model={"config": GEMMA_LIKE, "hybrid_swa": split})
+    simkv.simulate(one, workload=workload([(0, 100, 4), (0, 20, 4)]), steptime=watch)
+    decode = [work for work in watch.seen if work.decode_requests]
+    # Two rows of 100 and 20 tokens that grow by one a step; of each, at most 32 are seen.
+    assert [work.decode_context for work in decode] == [120, 122, 124]
+    assert [work.decode_window for work in decode] == [32 + 20, 32 + 21, 32 + 22]
+
+
+def test_rows_that_ride_along_attend_as_they_would_alone() -> None:
+    watch = Watch()
+    one = scenario(tokens=4000, memory={"enable_mixed_chunk": True, "chunked_prefill_size": 64})
+    simkv.simulate(one, workload=workload([(0, 50, 20), (15, 300, 2)]), steptime=watch)
+    mixed = [work for work in watch.seen if work.decode_requests and work.prefill_tokens]
+    assert mixed
+    assert all(work.decode_window == work.decode_context >= 50 for work in mixed)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("spec", [False, True])
+def test_what_is_used_is_live_or_reserved_in_every_row(overlap: bool, spec: bool) -> None:
+    more = {"draft": EAGLE, "acceptance": {"kind": "geometric", "alpha": 0.6}} if spec else {}
+    one = scenario(tokens=900, overlap=overlap, memory={"chunked_prefill_size": 64}, **more)
+    rows = [(7 * i, 20 + 13 * i % 90, 3 + 11 * i % 40) for i in range(60)]
+    got = outcome(one, workload(rows))
+    used = 900 - got.timeline["full_available"]
+    assert used.max() > 600
+    assert (used == got.timeline["live_tokens"] + got.timeline["overallocated_tokens"]).all()
