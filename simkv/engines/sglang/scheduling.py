@@ -230,9 +230,13 @@ class Scheduler:
         memory, table = self.memory, self.table
         alone = self._alone and (self.chunked < 0 or (step is not None and self.chunked in step.batch))
         if step is not None and step.kind == "decode" and alone:
-            # Nobody but this batch holds KV, and its sums are known.
-            running, live, windowed = len(step.batch), step.work.decode_context, step.work.decode_window
-            over = int(table.allocated[step.batch].sum()) - live if step.verify else 0
+            # Nobody but this batch holds KV, and its sums are known; without a draft its new tokens are committed.
+            running, live, windowed, over = len(step.batch), step.work.decode_context, step.work.decode_window, 0
+            if step.verify:
+                over = int(table.allocated[step.batch].sum()) - live
+            else:
+                live += running
+                windowed = self._windowed(table.committed[step.batch], live)
         else:
             if step is not None and step.kind == "prefill" and alone:
                 holders = np.concatenate([self.running.reqs, step.batch])
