@@ -89,7 +89,11 @@ def _grouped(found: Iterable[tuple[int, list[Floats], str]]) -> list[Group]:
     groups: list[Group] = []
     for depth, values, detail in found:
         for group in groups:
-            if group.detail == detail and len(group.values) == len(values) and all(map(_same, group.values, values)):
+            if (
+                group.detail == detail
+                and len(group.values) == len(values)
+                and all(map(same_curve, group.values, values))
+            ):
                 group.depths.append(depth)
                 break
         else:
@@ -123,7 +127,7 @@ def draft_pool(plan: Plan, depth: int) -> Mapping[str, Any] | None:
     return max(pools, key=lambda pool: int(pool["tokens"]), default=None)
 
 
-def _same(one: Floats, other: Floats) -> bool:
+def same_curve(one: Floats, other: Floats) -> bool:
     """Tell whether two curves lie on one another (to a part in two thousand of their height)."""
     if one is other:
         return True

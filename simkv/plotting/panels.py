@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from simkv.plotting.curves import Curve, Sampler, cumulative_counts, draw_line, mark_places, sum_in_bins, time_bins
 from simkv.plotting.facts import (
     _foremost,
-    _same,
     cache_columns,
     cache_was_used,
     column_of,
@@ -17,6 +16,7 @@ from simkv.plotting.facts import (
     oom_kinds,
     pool_usage,
     row_times,
+    same_curve,
     token_groups,
     usage_groups,
 )
@@ -50,7 +50,7 @@ def draw_utilization(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
         draw_line(ax, sampler(usage), POOL_COLORS[pool], pool, width=3.0)
     dashes = 0
     for group in usage_groups(timeline, plan):
-        on = next((pool for pool, usage in pools.items() if _same(usage, group.values[0])), None)
+        on = next((pool for pool, usage in pools.items() if same_curve(usage, group.values[0])), None)
         style: LineStyle = "-"
         if on is not None:
             style = (4 * dashes, (4, 5))
@@ -170,10 +170,16 @@ def draw_draft(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
     if not groups:
         say_state(ax, "no draft model")
         return steps_text(len(timeline))
+    dashes = 0
     for order, group in enumerate(groups):
         color = draft_color(group.depths[0])
         resident, *rest = (sampler(values) for values in group.values)
-        draw_line(ax, resident, color, f"{depths_text(group.depths)} resident ({group.detail})", width=2.0)
+        hidden = any(same_curve(group.values[0], other.values[0]) for other in groups[:order])
+        style: LineStyle = "-"
+        if hidden:
+            style, dashes = (4 * dashes, (4, 5)), dashes + 1
+        label = f"{depths_text(group.depths)} resident ({group.detail})"
+        draw_line(ax, resident, color, label, style=style, width=2.0, on_top=hidden)
         for live in rest:
             hatch = STALE_HATCHES[order % len(STALE_HATCHES)]
             ax.fill_between(
