@@ -18,9 +18,31 @@ from simkv.steptime import StepTime, StepWork
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import IntArray
 
-__all__ = ["GuardedAcceptance", "GuardedStepTime", "guarded_order", "interrupt_calls"]
+__all__ = ["GuardedAcceptance", "GuardedStepTime", "guarded_order", "interrupt_calls", "is_usable"]
 
 Order = Callable[[IntArray, IntArray], NDArray[np.intp]]
+
+
+def is_usable(**given: tuple[Any, str]) -> None:
+    """Refuse objects of the user's own that lack what is asked of them.
+
+    Parameters
+    ----------
+    **given : (object, str)
+        Argument name to the object, None for one that is left out, and the attribute it needs.
+
+    Raises
+    ------
+    ScenarioError
+        Every one that lacks it.
+    """
+    problems = [
+        Problem(name, f"{value!r} cannot be used here: it has no {needed}")
+        for name, (value, needed) in given.items()
+        if value is not None and not hasattr(value, needed)
+    ]
+    if problems:
+        raise ScenarioError("simulate", problems)
 
 
 @contextmanager

@@ -30,9 +30,11 @@ def parse_assignments(assignments: Iterable[str]) -> list[Change]:
     changes: list[Change] = []
     problems = []
     for text in assignments:
-        match = _ASSIGNMENT.fullmatch(text)
+        match = _ASSIGNMENT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            problems.append(Problem(text.partition("=")[0] or text, f"{text!r} is not of the form dotted.key=value"))
+            problems.append(
+                Problem(str(text).partition("=")[0] or str(text), f"{text!r} is not of the form dotted.key=value")
+            )
         else:
             path = [part.strip('"') for part in re.findall(_PART, match.group(1))]
             changes.append((path, _value(match.group(2).strip())))

@@ -23,7 +23,7 @@ from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
 from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
 from simkv.frames import Frames
-from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls
+from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls, is_usable
 from simkv.scenario import Scenario, load
 from simkv.simulation import Outcome, Progress, Simulation
 from simkv.steptime import StepTime
@@ -336,7 +336,7 @@ def simulate(
     *,
     seed: int | None = None,
     workload: Workload | None = None,
-    routing: RoutingRule | None = None,
+    routing: RoutingRule | str | None = None,
     acceptance: Acceptance | None = None,
     steptime: StepTime | None = None,
     retraction_order: RetractionOrder | None = None,
@@ -369,6 +369,13 @@ def simulate(
     InvariantError
         A fault of simkv.
     """
+    is_usable(
+        workload=(workload, "arrival_ns"),
+        routing=(None if isinstance(routing, str) else routing, "owns_depth"),
+        acceptance=(acceptance, "draw"),
+        steptime=(steptime, "__call__"),
+        retraction_order=(retraction_order, "__call__"),
+    )
     one = load(scenario)
     if seed is not None:
         one = one.set(seed=seed)

@@ -119,9 +119,9 @@ class Scenario:
         """A copy that serves this architecture instead of ``model.config``."""
         return replace(self, arch=arch)
 
-    def with_routing(self, rule: RoutingRule) -> Scenario:
-        """A copy that routes draft pools by a rule of one's own."""
-        return replace(self, rule=rule)
+    def with_routing(self, rule: RoutingRule | str) -> Scenario:
+        """A copy that routes draft pools by a rule of one's own, or by the one of this name."""
+        return self.set(policies__routing=rule) if isinstance(rule, str) else replace(self, rule=rule)
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario with every key's value, defaults included; paths of files are absolute."""
@@ -471,6 +471,9 @@ def load(scenario: str | Path | Mapping[str, Any] | Scenario) -> Scenario:
         return scenario
     if isinstance(scenario, Mapping):
         return Scenario(deepcopy(dict(scenario)))
+    if not isinstance(scenario, (str, Path)):
+        message = f"{scenario!r} is not a name, a path, a dict or a Scenario"
+        raise ScenarioError("load", [Problem("scenario", message)])
     path = Path(scenario)
     if path.suffix == ".toml" or path.is_file():
         try:

@@ -480,3 +480,26 @@ def test_what_is_used_is_live_or_reserved_in_every_row(overlap: bool, spec: bool
     used = 900 - got.timeline["full_available"]
     assert used.max() > 600
     assert (used == got.timeline["live_tokens"] + got.timeline["overallocated_tokens"]).all()
+
+
+def test_objects_that_cannot_be_used_are_named_together() -> None:
+    wrong: Any = {"workload": "x", "routing": 5, "acceptance": "x", "steptime": "x", "retraction_order": 3}
+    with pytest.raises(ScenarioError) as caught:
+        simkv.simulate(scenario(), **wrong)
+    assert {problem.place for problem in caught.value.problems} == set(wrong)
+
+
+def test_a_routing_rule_may_be_named() -> None:
+    one = scenario(draft={"algorithm": "EAGLE", "num_steps": 3, "num_layers": 0})
+    run = simkv.simulate(one, workload=workload([(0, 5, 2)]), routing="legacy")
+    assert run.plan["routing"] == "legacy"
+    with pytest.raises(ScenarioError, match="did you mean legacy"):
+        one.with_routing("legcy")
+
+
+@pytest.mark.parametrize("thing", [None, 5, 2.5, ["a"]])
+def test_what_is_no_scenario(thing: Any) -> None:
+    with pytest.raises(ScenarioError, match="is not a name, a path, a dict or a Scenario"):
+        simkv.load(thing)
+    with pytest.raises(ScenarioError, match="dotted.key=value"):
+        scenario().override(thing)

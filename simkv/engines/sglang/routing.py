@@ -16,6 +16,7 @@ from simkv.engines.base import PoolPlan
 from simkv.engines.sglang.drafts import DraftFacts
 from simkv.engines.sglang.hybrid import INKLING
 from simkv.engines.sglang.settings import Settings
+from simkv.errors import Problem, ScenarioError
 
 __all__ = [
     "ROUTING_RULES",
@@ -177,6 +178,9 @@ def route(rule: RoutingRule, facts: DraftFacts) -> tuple[Route, ...]:
         if rule.owns_depth(facts, depth):
             assert depth is not None
             kind = rule.kind(facts, depth)
+            if kind not in ("full", "ring", None):
+                message = f"kind of depth {depth} is {kind!r}: an owned depth gets 'full', 'ring' or None"
+                raise ScenarioError("routing", [Problem(rule.name, message)])
             routes.append(Route(depth, True, full=int(kind == "full"), ring=int(kind == "ring")))
         elif facts.hybrid:
             own = range(facts.own_layers)
