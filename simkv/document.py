@@ -311,7 +311,8 @@ class Document(_Section):
     engine: Annotated[str, _one_of(*ENGINES)] = Field("sglang", description="engine, or engine@version")
     model: ModelSection
     draft: DraftSection | None = None
-    memory: MemorySection = Field(default_factory=MemorySection)
+    # A table that is left out is looked at like an empty one, beside everything else that is wrong.
+    memory: MemorySection = Field(default={}, validate_default=True)
     policies: PoliciesSection = Field(default_factory=PoliciesSection)
     acceptance: Annotated[dict[str, Any], _family(ACCEPTANCE, acceptance_problems)] = Field(
         default_factory=lambda: {"kind": "none"},

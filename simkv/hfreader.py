@@ -31,7 +31,9 @@ def _load_file(path: Path) -> tuple[str, Any]:
     if path.is_dir():
         path = path / "config.json"
     try:
-        return path.name, json.loads(path.read_text(encoding="utf-8"))
+        # Every model's file has the same name; its folder tells which it is.
+        name = path.resolve().parent.name if path.name == "config.json" else path.name
+        return name or path.name, json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         problem = Problem(str(path), "not found; give a config.json, its folder, or a name that `simkv models` lists")
     except json.JSONDecodeError as error:

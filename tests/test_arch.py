@@ -398,7 +398,7 @@ def test_reads_a_file_a_folder_and_a_name(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(BASE))
     for given_ in (path, str(path), tmp_path, str(tmp_path)):
-        assert Arch.from_config(given_).name == "config.json"
+        assert Arch.from_config(given_).name == tmp_path.name
     assert Arch.from_config(path, name="mine") == arch().replace(name="mine")
     assert arch().name == "<inline>"
     assert Arch.from_config("qwen3-8b").name == "qwen3-8b"

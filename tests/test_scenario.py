@@ -861,3 +861,18 @@ def test_what_was_fitted_to_the_context_is_not_refused(how: str) -> None:
     assert run.summary["requests.refused"] == 0
     assert run.summary["requests.injected"] == (5 if how == "clip" else 0)
     assert set(run.requests["output_tokens"]) <= {24}
+
+
+def test_an_empty_file_says_all_that_is_missing() -> None:
+    assert set(problems({})) == {"model", "memory"}
+    assert set(problems({"schema": 2, "nam": "x"})) == {"model", "memory", "schema", "nam"}
+
+
+def test_a_folder_beside_the_scenario_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "s.toml").write_text(TEXT.replace("m.json", "mine"))
+    monkeypatch.chdir("/")
+    one = simkv.load(tmp_path / "s.toml")
+    assert one.plan().model == "mine"
+    assert simkv.load(one.to_dict()).plan().max_total_num_tokens == MIB // 256
