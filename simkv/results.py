@@ -18,10 +18,10 @@ import pandas as pd
 
 from simkv.document import comparison
 from simkv.engines.base import Plan
-from simkv.engines.sglang.plan import server_refusal
+from simkv.engines.sglang.build import build_scheduler
 from simkv.engines.sglang.routing import RoutingRule
 from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
-from simkv.errors import InfeasibleError, InvariantError, Problem, ScenarioError, nearest
+from simkv.errors import InvariantError, Problem, ScenarioError, nearest
 from simkv.frames import Frames
 from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls, is_usable
 from simkv.scenario import Scenario, load
@@ -303,32 +303,12 @@ def engine_for(
     ScenarioError
         The prefix cache is on, which is not simulated yet.
     """
-    settings = scenario.resolved.settings
-    refused = plan.infeasible or server_refusal(scenario.resolved.arch, plan, settings)
-    if refused is not None:
-        raise InfeasibleError(refused.text(), refused.engine_error)
-    if not settings.disable_radix_cache:
-        raise ScenarioError(
-            scenario.source,
-            [
-                Problem(
-                    "memory.disable_radix_cache",
-                    "false: the prefix cache is sized but not simulated yet; set it to true",
-                )
-            ],
-        )
-    all_swa = plan.full_max_total_num_tokens == 0
-    full = plan.max_total_num_tokens if plan.full_max_total_num_tokens is None else plan.full_max_total_num_tokens
-    drafts = [p.tokens for p in plan.pools if p.worker != "target" and p.layers and p.indexed_by == "full"]
-    smallest = min(drafts, default=None)
-    return Scheduler(
-        settings,
-        full_tokens=None if all_swa else full,
-        swa_tokens=plan.swa_max_total_num_tokens,
-        max_running_requests=plan.max_running_requests or 0,
-        draft_slots=smallest if smallest is not None and full is not None and smallest < full else None,
-        retraction_order=retraction_order,
-    )
+    r = scenario.resolved
+    engine = build_scheduler(r.arch, r.settings, plan, retraction_order)
+    if not r.settings.disable_radix_cache:
+        message = "false: the prefix cache is sized but not simulated yet; set it to true"
+        raise ScenarioError(scenario.source, [Problem("memory.disable_radix_cache", message)])
+    return engine
 
 
 def simulate(
