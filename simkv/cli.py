@@ -402,6 +402,11 @@ def _reproduce(words: Sequence[str]) -> str:
     return shlex.join(["simkv", *words, *more])
 
 
+def _mute() -> None:
+    """Nothing more is to be written, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command; returns the exit code of the table in the README."""
     from simkv.errors import InvariantError, SimkvError
@@ -423,12 +428,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Whoever reads has seen enough; nothing more is to be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever reads has seen enough.
+        _mute()
         return 0
     except OSError as error:
         print(f"error: the output cannot be written: {error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute()
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

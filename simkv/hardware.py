@@ -47,11 +47,6 @@ class Gpu:
     fp4_flops: float | None
     link_bytes_per_s: float
 
-    @property
-    def memory_bytes(self) -> int:
-        """Total memory, bytes."""
-        return self.memory_mib << 20
-
     def flops(self, weight_bits: float) -> float:
         """Peak rate for weights of so many bits on average, FLOP/s.
 

@@ -19,7 +19,6 @@ def test_names_are_keys_and_figures_positive() -> None:
 )
 def test_documented_figures(name: str, mib: int, bandwidth: float) -> None:
     assert gpu(name).memory_mib == mib
-    assert gpu(name).memory_bytes == mib * 2**20
     assert gpu(name).bandwidth_bytes_per_s == bandwidth
 
 

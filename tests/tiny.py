@@ -1,4 +1,4 @@
-"""A model of 256 B a token, its scenarios and workloads: small enough to follow by hand."""
+"""Models whose bytes are followed by hand, and scenarios and workloads of the smallest one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ TINY: dict[str, Any] = {
     "torch_dtype": "bfloat16",
 }
 EAGLE: dict[str, Any] = {"algorithm": "EAGLE", "num_steps": 3, "num_layers": 0}
+
+# 12 full layers of 8 heads and 36 sliding ones of 4, width 128, bf16: 4096 and 2048 B a token and layer.
+EXAMPLE: dict[str, Any] = {
+    "num_hidden_layers": 48,
+    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_size": 1024,
+    "swa_num_key_value_heads": 4,
+    "sliding_window": 128,
+    "is_hybrid_swa": True,
+    "max_position_embeddings": 131072,
+    "num_nextn_predict_layers": 3,
+}
 
 
 def scenario(*, tokens: int = 1000, overlap: bool = False, **sections: Any) -> simkv.Scenario:

@@ -26,13 +26,11 @@ class CountedPool:
     ----------
     available : int
         Free tokens, always whole pages.
-    high_water : int
-        Most tokens in use at any time so far.
     handed_out : int
         Tokens handed out so far, over the whole life of the pool.
     """
 
-    __slots__ = ("available", "capacity", "handed_out", "high_water", "name", "page_size", "usable")
+    __slots__ = ("available", "capacity", "handed_out", "name", "page_size", "usable")
 
     def __init__(self, name: str, capacity: int, page_size: int) -> None:
         self.name = name
@@ -40,7 +38,6 @@ class CountedPool:
         self.page_size = page_size
         self.usable = capacity // page_size * page_size
         self.available = self.usable
-        self.high_water = 0
         self.handed_out = 0
 
     @property
@@ -54,8 +51,6 @@ class CountedPool:
         if self.available < 0:
             raise InvariantError(f"{self.name} pool: {tokens} tokens taken, {self.available + tokens} were free")
         self.handed_out += tokens
-        used = self.usable - self.available
-        self.high_water = max(self.high_water, used)
 
     def give(self, tokens: int) -> None:
         """Take ``tokens`` back."""
@@ -65,13 +60,12 @@ class CountedPool:
                 f"{self.name} pool: {tokens} tokens given back, {self.available} of {self.usable} would be free"
             )
 
-    def highest_slot(self) -> int:
-        """Highest slot id handed out so far, counted from 1.
+    @property
+    def reach(self) -> int:
+        """How many slots, counted from the first one, what was handed out by now can lie in.
 
         Token pools are FIFO, so every slot is used once before any is used again
         (mem_cache/allocator/token.py:42-75); page pools are LIFO, so a fresh page is touched only when more pages are
-        in use than ever before (paged.py:375-380). A page's slots start at ``page_size``, since page 0 is padding.
+        in use than ever before (paged.py:375-380).
         """
-        if self.page_size == 1:
-            return min(self.handed_out, self.usable)
-        return self.high_water + self.page_size - 1
+        return self.handed_out if self.page_size == 1 else self.used

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import EXAMPLE
 
 import simkv
 from simkv import catalogue
@@ -16,20 +17,6 @@ from simkv.errors import ModelError
 GIB = 1 << 30
 RULES = ("legacy", "generalized", "depth-owned")
 
-# 12 full layers of 4096 B a token and 36 sliding ones of 2048 B.
-EXAMPLE: dict[str, Any] = {
-    "num_hidden_layers": 48,
-    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "hidden_size": 1024,
-    "swa_num_key_value_heads": 4,
-    "sliding_window": 128,
-    "is_hybrid_swa": True,
-    "max_position_embeddings": 131072,
-    "num_nextn_predict_layers": 3,
-}
 F, S = 4096, 2048
 BLOCK = {"swa_attention_layer_ids": [0], "full_attention_layer_ids": [], "mtp_layer_id_is_depth": False}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tiny import EXAMPLE
 
 import simkv
 from simkv import catalogue
@@ -21,20 +22,6 @@ from simkv.errors import ModelError
 GIB = 1 << 30
 CASES = Path(__file__).resolve().parent.parent / "data" / "oracle" / "sizing_extra.jsonl"
 
-# 12 full layers of 8 heads and 36 sliding ones of 4, width 128, bf16: 4096 and 2048 B a token and layer.
-EXAMPLE: dict[str, Any] = {
-    "num_hidden_layers": 48,
-    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "hidden_size": 1024,
-    "swa_num_key_value_heads": 4,
-    "sliding_window": 128,
-    "is_hybrid_swa": True,
-    "max_position_embeddings": 131072,
-    "num_nextn_predict_layers": 3,
-}
 DENSE: dict[str, Any] = {
     "num_hidden_layers": 10,
     "num_attention_heads": 4,
@@ -597,16 +584,10 @@ def written_draft(case: dict[str, Any], config: dict[str, Any]) -> dict[str, Any
 
 
 RECORDED = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
-KNOWN: dict[str, str] = {}
 
 
 def recorded(kind: str) -> list[Any]:
-    marks = {name: pytest.mark.xfail(strict=True, reason=why) for name, why in KNOWN.items()}
-    return [
-        pytest.param(case, id=case["name"], marks=[marks[case["name"]]] if case["name"] in marks else [])
-        for case in RECORDED
-        if case["kind"] == kind
-    ]
+    return [pytest.param(case, id=case["name"]) for case in RECORDED if case["kind"] == kind]
 
 
 @pytest.mark.parametrize("case", recorded("sizing"))

@@ -612,19 +612,17 @@ class Scheduler:
         table, memory = self.table, self.memory
         reqs = batch.reqs
         keep = reqs[self._retraction_order(table.output[reqs], table.input_tokens[reqs])]
-        first = True
-        while first or self._decode_need(keep) > memory.available():
-            if len(keep) == 1:
-                break
+        need, first = self._decode_need(keep), True
+        while len(keep) > 1 and (first or need > memory.available()):
             first = False
-            need = self._decode_need(keep)
-            self._release(int(keep[-1]), need, "retraction")
-            self.retracted.append(int(keep[-1]))
+            handle = int(keep[-1])
+            self._release(handle, need, "retraction")
+            self.retracted.append(handle)
             # It goes to the end of the queue (managers/scheduler.py:4539-4540).
-            self.waiting.append(int(keep[-1]))
+            self.waiting.append(handle)
             keep = keep[:-1]
-        need = self._decode_need(keep)
-        if len(keep) <= 1 and need > memory.available():
+            need = self._decode_need(keep)
+        if len(keep) == 1 and need > memory.available():
             handle = int(keep[-1])
             self._release(handle, need, "abort")
             self.aborted.append(handle)
@@ -816,14 +814,10 @@ class Scheduler:
         return EngineFault(name, f"{detail} ({ENGINE_FAULTS[name]})", request, pool)
 
     def _guard_draft_slots(self, reqs: IntArray, grown: IntArray) -> None:
-        """Fail where a slot is handed out that lies beyond the draft's pool.
-
-        Pages in use before are handed out again first, so a request reaches as far as the tokens in use before it and
-        its own; tokens of a pool without pages are each used once before any is used again.
-        """
+        """Fail where a slot is handed out that lies beyond the draft's pool."""
         pool = self.memory.full
         assert pool is not None and self._draft_slots is not None
-        reach = np.cumsum(grown) + (pool.handed_out if self.page == 1 else pool.used)
+        reach = np.cumsum(grown) + pool.reach
         beyond = np.flatnonzero(reach > self._draft_slots)
         if len(beyond):
             handle = int(reqs[beyond[0]])
