@@ -10,6 +10,7 @@ import numpy as np
 from simkv.errors import EngineFault
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
+from simkv.workload.tokens import Tokens
 
 __all__ = [
     "LIMITS",
@@ -245,6 +246,8 @@ class Request:
         Output length at which the model emits its end of sequence; None: the request ends by length.
     ignore_eos : bool
         As the request's sampling parameter.
+    tokens : Tokens or None
+        What prompt and answer are made of; None: nothing that another request has too.
     """
 
     name: str
@@ -252,6 +255,7 @@ class Request:
     max_new_tokens: int
     stop_tokens: int | None = None
     ignore_eos: bool = False
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,8 +275,6 @@ def draft_pool_expected(result: Case) -> Case:
 
 def schedule(case: Case) -> Case:
     """The whole scheduler, step by step."""
-    if not case.get("disable_radix_cache", False):
-        raise Skip("prefix cache on")
     if case.get("schedule_policy", "fcfs") != "fcfs" or case.get("prefill_max_requests") is not None:
         raise Skip("a schedule policy other than fcfs")
     for key in ("retract_decode_steps", "init_new_token_ratio", "new_token_ratio_decay_steps"):
