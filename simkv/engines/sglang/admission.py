@@ -43,6 +43,8 @@ class PrefillPass:
         Decoding rows that will ride along (mixed chunk).
     window : int or None
         Window of the SWA cache; None without an SWA pool.
+    max_requests : int or None
+        Most requests of one pass.
 
     Attributes
     ----------
@@ -66,10 +68,12 @@ class PrefillPass:
         chunk: int | None,
         mixed: int,
         window: int | None,
+        max_requests: int | None = None,
     ) -> None:
         self.memory = memory
         self.page = memory.page_size
         self.window = window
+        self._most = max_requests
         self.ratio = ratio
         self.rem_input = max_prefill_tokens - mixed
         self.rem_chunk = None if chunk is None else chunk - mixed
@@ -157,9 +161,11 @@ class PrefillPass:
         evicted for it.
         """
         memory, table = self.memory, self.memory.table
+        memory.match(handle)
+        if self._most is not None and len(self.admitted) >= self._most:
+            return Verdict.OTHER
         if memory.tree is None and table.ignore_eos[handle]:
             return self._add_ignore_eos(handle)
-        memory.match(handle)
         memory.lock(handle)
         verdict = self._select(handle)
         if verdict is not Verdict.CONTINUE:

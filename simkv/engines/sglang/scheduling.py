@@ -36,11 +36,7 @@ __all__ = ["Batch", "RetractionOrder", "Scheduler", "default_retraction_order"]
 _EMPTY = np.empty(0, np.int64)
 _EMPTY.flags.writeable = False
 
-# Environment defaults of the engine (environ.py:646-650).
-_INIT_NEW_TOKEN_RATIO = 0.7
-_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
-_NEW_TOKEN_RATIO_DECAY_STEPS = 600
-_RETRACT_DECODE_STEPS = 20
+_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # environ.py:648
 
 # Waiting requests whose cached prefixes are made recent, and every how many passes (managers/schedule_policy.py:139).
 _REFRESHED_REQUESTS = 128
@@ -150,10 +146,10 @@ class Scheduler:
         self._window_frozen = (
             self.spec is not None and self.spec.is_dflash and "dflash-no-window-eviction" in settings.faults
         )
-        start = min(_INIT_NEW_TOKEN_RATIO * settings.schedule_conservativeness, 1.0)
+        start = min(settings.init_new_token_ratio * settings.schedule_conservativeness, 1.0)
         self.ratio_init = start
         self.ratio_min = min(start * _MIN_NEW_TOKEN_RATIO_FACTOR, 1.0)
-        self.ratio_decay = (start - self.ratio_min) / _NEW_TOKEN_RATIO_DECAY_STEPS
+        self.ratio_decay = (start - self.ratio_min) / settings.new_token_ratio_decay_steps
         self.new_token_ratio = start
         self._refreshes = 0
 
@@ -397,6 +393,7 @@ class Scheduler:
             chunk=self.settings.chunk,
             mixed=mixed,
             window=self.window,
+            max_requests=self.settings.prefill_max_requests,
         )
         if self.chunked >= 0 and not adder.add_chunk(self.chunked):
             self.chunked = -1
@@ -631,9 +628,11 @@ class Scheduler:
                 )
             if self._draft_slots is not None:
                 self._guard_draft_slots(reqs, -(-after // page) * page - -(-held // page) * page)
-            need = memory.pages_between(held, after)
-            memory.make_room(int((after - held).sum()) + (0 if page == 1 else len(reqs) * page), "decode")
-            self._grow_decode(reqs, held, after, need)
+            grown = int((after - held).sum())
+            if grown:
+                # With pages, one more for each request (mem_cache/allocation.py:790-846).
+                memory.make_room(grown + (0 if page == 1 else len(reqs) * page), "decode")
+                self._grow_decode(reqs, held, after, memory.pages_between(held, after))
             table.allocated[reqs] = after
             work.verify_tokens = self.spec.num_draft_tokens
             work.draft_steps = self.spec.num_steps if self.spec.has_draft_kv else 0
@@ -680,7 +679,7 @@ class Scheduler:
             self.waiting.append(handle)
             keep = keep[:-1]
             # Whoever is left gets room for some steps at once (schedule_batch.py:2391).
-            memory.make_room(len(keep) * _RETRACT_DECODE_STEPS, "retraction")
+            memory.make_room(len(keep) * self.settings.retract_decode_steps, "retraction")
         if len(keep) == 1 and not self._decode_fits(keep):
             handle = int(keep[-1])
             self._release(handle, self._decode_need(keep), "abort")
@@ -688,7 +687,7 @@ class Scheduler:
             keep = keep[:-1]
         batch.reqs = keep
         total = int(table.max_new[keep].sum())
-        done = int(table.output[keep].sum()) + _RETRACT_DECODE_STEPS * len(keep)
+        done = int(table.output[keep].sum()) + self.settings.retract_decode_steps * len(keep)
         self.new_token_ratio = min(1.0, done / (total + 1))
         self._status_changes += 1
 
