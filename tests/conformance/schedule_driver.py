@@ -16,7 +16,6 @@ from simkv.engines.sglang.table import FINISHED
 from simkv.errors import EngineFault
 from simkv.workload.tokens import Tokens
 
-
 FIRST_OUTPUT = 900000
 
 

@@ -176,15 +176,14 @@ class KvMemory:
 
     def lock(self, handle: int) -> None:
         """Hold the prefix that was matched."""
-        node = self._nodes[handle]
-        if self.tree is not None and node is not None:
+        if self.tree is not None and (node := self._nodes[handle]):
             self._locks[handle] = self.tree.lock(node)
 
     def unlock(self, handle: int) -> None:
         """Let the held prefix go."""
-        lock, self._locks[handle] = self._locks[handle], None
-        if self.tree is not None and lock is not None:
+        if self.tree is not None and (lock := self._locks[handle]):
             self.tree.unlock(lock)
+            self._locks[handle] = None
 
     # ---- allocation
     def make_room(self, tokens: int, cause: str) -> None:
