@@ -48,8 +48,8 @@ class PrefillPass:
 
     Attributes
     ----------
-    admitted : list of int
-        Handles, in order.
+    admitted, hits : list of int
+        Handles, in order, and the tokens each was found to have in the prefix cache (0 for a prompt that goes on).
     new_chunked : int
         Handle whose prompt was cut in this pass, or -1.
     lost : list of int
@@ -81,6 +81,7 @@ class PrefillPass:
         self.current_offset = mixed
         self.swa_offset = 0
         self.admitted: list[int] = []
+        self.hits: list[int] = []
         self.new_chunked = -1
         self.lost: list[int] = []
         self.short_pool = ""
@@ -202,6 +203,7 @@ class PrefillPass:
         table.prefix_len[handle] = prefix
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
+        self.hits.append(prefix)
         if chunked:
             if self.new_chunked >= 0:
                 self.lost.append(self.new_chunked)
@@ -240,6 +242,7 @@ class PrefillPass:
         extend = min(left, room)
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
+        self.hits.append(0)
         cut = left > room
         self._charge(extend, 0 if cut else min(int(table.max_new[handle]), CLIP_MAX_NEW_TOKENS))
         return cut

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simkv.engines.base import EVICTION_CAUSES
 from simkv.engines.sglang.pools import Pools
 from simkv.engines.sglang.reserve import ceil_page, floor_page
 from simkv.engines.sglang.table import RequestTable
@@ -19,10 +20,7 @@ from simkv.memory.radix import Lock, Node, RadixTree
 from simkv.workload.request import IntArray
 from simkv.workload.tokens import Tokens
 
-__all__ = ["CAUSES", "Holding", "KvMemory"]
-
-CAUSES = ("prefill", "decode", "retraction")
-"""What the tree is asked to make room for."""
+__all__ = ["Holding", "KvMemory"]
 
 
 class Holding(NamedTuple):
@@ -59,7 +57,7 @@ class KvMemory:
     window_evicted : int
         SWA tokens freed because they slid out of a window.
     evicted : dict
-        Cause to ``[full, swa]``: tokens evicted from the tree to make room.
+        (pool, cause) to tokens evicted from the tree to make room.
     counted_twice : int
         SWA tokens that are free and in the tree, or free twice (fault F3).
     """
@@ -82,7 +80,7 @@ class KvMemory:
         self.rows_free = self.rows_total = pools.rows
         self.table = RequestTable()
         self.window_evicted = 0
-        self.evicted = {cause: [0, 0] for cause in CAUSES}
+        self.evicted = {(pool, cause): 0 for pool in ("full", "swa") for cause in EVICTION_CAUSES}
         self.leaked_full = 0
         self.leaked_swa = 0
         self.counted_twice = 0
@@ -201,12 +199,8 @@ class KvMemory:
         if full <= 0 and swa <= 0:
             return
         gone = tree.evict(max(full, 0), max(swa, 0), self.pools)
-        tally = self.evicted[cause]
-        if self.full is None:
-            tally[1] += gone[0]
-        else:
-            tally[0] += gone[0]
-            tally[1] += gone[1]
+        self.evicted[self.pools.main.name, cause] += gone[0]
+        self.evicted["swa", cause] += gone[1]
 
     def open_rows(self, handles: IntArray) -> None:
         """Give requests a row, which begins with the slots of their cached prefix."""

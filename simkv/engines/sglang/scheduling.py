@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
-from simkv.engines.sglang.memory import KvMemory
+from simkv.engines.sglang.memory import Holding, KvMemory
 from simkv.engines.sglang.pools import Pools
 from simkv.engines.sglang.reserve import (
     alloc_reserve_per_decode,
@@ -37,6 +37,8 @@ _EMPTY = np.empty(0, np.int64)
 _EMPTY.flags.writeable = False
 
 _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # environ.py:648
+
+_NO_POOL = Holding(-1, 0, 0, 0)
 
 # Waiting requests whose cached prefixes are made recent, and every how many passes (managers/schedule_policy.py:139).
 _REFRESHED_REQUESTS = 128
@@ -276,23 +278,16 @@ class Scheduler:
             over = int(table.allocated[holders].sum()) - live
         evicted = memory.window_evicted - self._evicted_seen
         self._evicted_seen = memory.window_evicted
+        uncached = [*memory.evicted.values()]
+        if any(uncached):
+            memory.evicted = dict.fromkeys(memory.evicted, 0)
+        full = _NO_POOL if memory.full is None else memory.holding(memory.full)
+        swa = _NO_POOL if memory.swa is None else memory.holding(memory.swa)
         retracted, aborted = len(self.retracted), len(self.aborted)
         self.retracted, self.aborted = [], []
-        return Usage(
-            num_running_reqs=running,
-            num_queue_reqs=len(self.waiting),
-            num_retracted_reqs=retracted,
-            num_aborted_reqs=aborted,
-            full_available=-1 if memory.full is None else memory.full.available,
-            swa_available=-1 if memory.swa is None else memory.swa.available,
-            rows_free=memory.rows_free,
-            overallocated_tokens=over,
-            window_evicted_swa_tokens=evicted,
-            live_tokens=live,
-            live_window_tokens=windowed,
-            limit=LIMITS.index(self.limit),
-            new_token_ratio=self.new_token_ratio,
-        )
+        counts = (running, len(self.waiting), retracted, aborted)
+        held = (*full[:3], *swa[:3], memory.rows_free, over, evicted, *uncached)
+        return Usage._make((*counts, *held, live, windowed, LIMITS.index(self.limit), self.new_token_ratio))
 
     def _windowed(self, lengths: IntArray, total: int) -> int:
         """Sum of what a sliding layer sees of each length."""
@@ -487,7 +482,7 @@ class Scheduler:
             prefill_only=self.spec is None and bool((table.max_new[reqs] == 0).all()),
         )
         extend = end - prefix
-        step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), chunked=self.chunked)
+        step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), adder.hits, chunked=self.chunked)
         step.work = StepWork(
             prefill_tokens=int(extend.sum()),
             prefill_pairs=int((extend * prefix + extend * (extend + 1) // 2).sum()),
@@ -819,7 +814,9 @@ class Scheduler:
                 memory.check()  # a leak of our own is not the engine's
             if memory.counted_twice:
                 raise self._fault(
-                    "F3", f"{have.available:,} available + {have.evictable:,} evictable of {pool.capacity:,}", pool="swa"
+                    "F3",
+                    f"{have.available:,} available + {have.evictable:,} evictable of {pool.capacity:,}",
+                    pool="swa",
                 )
             if leaked:
                 raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
