@@ -260,6 +260,7 @@ class MemorySection(_Section):
         None, description="--chunked-prefill-size; -1 switches chunking off; default by GPU memory"
     )
     max_prefill_tokens: Count = Field(16384, description="--max-prefill-tokens")
+    prefill_max_requests: Count | None = Field(None, description="--prefill-max-requests")
     swa_eviction_interval: Number = Field(128, description="SGLANG_SWA_EVICTION_INTERVAL")
     disable_radix_cache: Flag = Field(False, description="--disable-radix-cache")
     disable_overlap_schedule: Flag = Field(False, description="--disable-overlap-schedule")
@@ -293,8 +294,10 @@ class PoliciesSection(_Section):
         default_factory=list, description=f"known engine faults to switch on, of {', '.join(FAULTS)}"
     )
     retraction: Annotated[str, _one_of("default")] = Field("default", description="which request is retracted first")
-    engine_faults: Annotated[str, _one_of("reproduce")] = Field(
-        "reproduce", description="where the engine itself would break, the run ends as the engine's would"
+    engine_faults: Annotated[str, _one_of("reproduce", "repair")] = Field(
+        "reproduce",
+        description="where the engine itself would break: reproduce (the run ends as the engine's would) or repair "
+        "(it goes on with sound accounting)",
     )
     schedule_conservativeness: Annotated[float, Field(ge=0, strict=True)] = Field(
         1.0, description="--schedule-conservativeness"

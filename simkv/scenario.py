@@ -253,6 +253,7 @@ class Scenario:
             chunked_prefill_size=chunk,
             max_prefill_tokens=memory.max_prefill_tokens,
             context_len=context,
+            prefill_max_requests=memory.prefill_max_requests,
             swa_eviction_interval=max(1, memory.swa_eviction_interval),
             disable_radix_cache=memory.disable_radix_cache,
             disable_overlap_schedule=memory.disable_overlap_schedule,
@@ -264,6 +265,7 @@ class Scenario:
             attention_window=(arch.chunk or arch.window) if arch.count("sliding", "chunked") else None,
             spec=spec,
             faults=frozenset(policies.faults),
+            repair_faults=policies.engine_faults == "repair",
         )
         if hybrid and window is None:
             raise ScenarioError(

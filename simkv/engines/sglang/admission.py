@@ -45,6 +45,8 @@ class PrefillPass:
         Window of the SWA cache; None without an SWA pool.
     max_requests : int or None
         Most requests of one pass.
+    repair : bool
+        Only one prompt is cut at a time, and a prompt goes on only where its chunk can be allocated.
 
     Attributes
     ----------
@@ -56,6 +58,8 @@ class PrefillPass:
         Handles cut in this pass before another one was: the engine loses track of them (fault F1).
     short_pool : str
         Pool that refused the last candidate.
+    repaired : str
+        Fault of the engine that this pass would have run into, empty for none.
     """
 
     def __init__(
@@ -69,11 +73,15 @@ class PrefillPass:
         mixed: int,
         window: int | None,
         max_requests: int | None = None,
+        repair: bool = False,
     ) -> None:
         self.memory = memory
         self.page = memory.page_size
         self.window = window
         self._most = max_requests
+        self._repair = repair
+        self._unfinished = False
+        self.repaired = ""
         self.ratio = ratio
         self.rem_input = max_prefill_tokens - mixed
         self.rem_chunk = None if chunk is None else chunk - mixed
@@ -191,6 +199,9 @@ class PrefillPass:
         chunked = limit is not None and whole > limit
         if chunked:
             assert limit is not None
+            if self._repair and (self._unfinished or self.new_chunked >= 0):
+                self.repaired = "second-chunk" if self._unfinished else "F1"
+                return Verdict.OTHER
             extend = floor_page(limit, self.page)
             if extend <= 0:
                 return Verdict.OTHER
@@ -233,17 +244,24 @@ class PrefillPass:
         if self.memory.swa is not None:
             room = min(room, self.rem_swa - self.page)
             if room <= 0:
+                self._unfinished = True
                 return True
         elif room <= 0:
             # A single pool has to make progress to give its KV back.
             room = self.rem_chunk
+            if self._repair:
+                room = min(room, floor_page(self.rem_current - self.page, self.page))
+                self.repaired = "chunk-oom" if room < self.rem_chunk else ""
+                if room <= 0:
+                    self._unfinished = True
+                    return True
         prefix = int(table.prefix_len[handle])
         left = int(table.input_tokens[handle]) + int(table.output[handle]) - prefix
         extend = min(left, room)
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
         self.hits.append(0)
-        cut = left > room
+        cut = self._unfinished = left > room
         self._charge(extend, 0 if cut else min(int(table.max_new[handle]), CLIP_MAX_NEW_TOKENS))
         return cut
 

@@ -1,4 +1,4 @@
-"""Faults of SGLang 0.5.23 itself that simkv meets, names and reproduces."""
+"""Faults of SGLang 0.5.23 itself that simkv meets, names, and reproduces or repairs (``policies.engine_faults``)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ENGINE_FAULTS = {
     "F3": "an all-sliding model: slots that the window of a long answer freed are put into the prefix tree when the "
     "request ends, so they are free and cached at once; the idle check finds too many and the scheduler process dies "
     "(mem_cache/radix_cache.py:510-543)",
+    "F4": "a lone speculative request whose reserve exceeds the pool is admitted, prefilled, and aborted at its first "
+    "decode step (managers/schedule_batch.py:3508-3530)",
     "F5": "a prompt within one page of the pool's size is accepted and never admitted; it blocks the queue for ever "
     "(mem_cache/allocator/base.py:88-105 rounds, the admission test does not)",
     "D14": "with chunking off, a prompt that can never fit the SWA pool waits for ever at the head of the queue "

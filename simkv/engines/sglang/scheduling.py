@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
-from simkv.engines.sglang.admission import PrefillPass, Verdict
+from simkv.engines.sglang.admission import CLIP_MAX_NEW_TOKENS, PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.memory import Holding, KvMemory
 from simkv.engines.sglang.pools import Pools
@@ -120,6 +120,7 @@ class Scheduler:
             None if settings.disable_radix_cache else self._tree(split=full_tokens is not None),
             window=self.window,
             exact_release="unaligned-reserve" not in settings.faults,
+            keeps_dead_slots=not settings.repair_faults,
         )
         self.table = self.memory.table
         # What a sliding layer attends to, whether or not the cache frees the rest.
@@ -136,6 +137,7 @@ class Scheduler:
         self.limit = "arrival"
         self._names: list[str] = []
         self._lost: set[int] = set()
+        self._repaired: set[tuple[str, int]] = set()
         self._in_flight: deque[Step] = deque()
         # Whether the last plan left nobody with KV outside its batch and the running ones.
         self._alone = True
@@ -199,7 +201,8 @@ class Scheduler:
         limit = self.max_req_len
         max_new = max(0, min(request.max_new_tokens, limit - tokens - 1))
         max_new = max(0, min(max_new, self.memory.capacity - ceil_page(tokens, self.page) - self.page - 1))
-        refused = tokens >= limit - 5
+        never = self._never_admitted(tokens, max_new) if self.settings.repair_faults else ""
+        refused = tokens >= limit - 5 or bool(never)
         stop = max_new if request.stop_tokens is None else min(request.stop_tokens, max_new)
         if refused:
             # Same figures, but for a prompt of one token.
@@ -217,13 +220,33 @@ class Scheduler:
         self.memory.add(tokens_of)
         self.waiting.append(handle)
         pool = "full" if self.memory.full is not None else "swa"
-        if refused:
+        if never:
+            cause = f"never admitted by the engine ({never})"
+            self.events.append(Event("refusal", handle, "swa" if never != "F5" else pool, tokens, cause))
+        elif refused:
             detail = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
             self.events.append(Event("refusal", handle, pool, tokens, TOO_LONG, detail))
         elif max_new < request.max_new_tokens:
             cause = "max_new_tokens clipped to what context and pool leave"
             self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
         return handle
+
+    def _never_admitted(self, tokens: int, max_new: int) -> str:
+        """Fault that would keep a request at the head of the queue for ever; empty: it is admitted some day."""
+        memory, chunk = self.memory, self.settings.chunk
+        if max_new == 0 and tokens + self.page >= memory.capacity:
+            return "F5"
+        if memory.swa is None:
+            return ""
+        empty = PrefillPass(memory, _EMPTY, 0.0, max_prefill_tokens=0, chunk=chunk, mixed=0, window=self.window)
+        # After a retraction the answer so far is part of the prompt.
+        need = empty.swa_need(ceil_page(tokens + max_new, self.page), 0)
+        if need < memory.swa.usable:
+            return ""
+        if chunk is None:
+            return "D14"
+        room = memory.swa.usable - empty.swa_need(0, min(max_new, CLIP_MAX_NEW_TOKENS))
+        return "swa-never-fits" if room < self.page else ""
 
     # ------------------------------------------------------------------ figures
     def drain_events(self) -> list[Event]:
@@ -389,10 +412,15 @@ class Scheduler:
             mixed=mixed,
             window=self.window,
             max_requests=self.settings.prefill_max_requests,
+            repair=self.settings.repair_faults,
         )
         if self.chunked >= 0 and not adder.add_chunk(self.chunked):
             self.chunked = -1
         self._admit(adder, count)
+        if adder.repaired:
+            self._note_repair(adder.repaired)
+        if self.chunked >= 0 and self.chunked not in adder.admitted:
+            self._free_parked()
         if self.chunked >= 0 and self.chunked not in adder.admitted and self.limit == "arrival":
             self.limit = "swa"
         if not adder.admitted:
@@ -409,6 +437,24 @@ class Scheduler:
         if self.chunked >= 0:
             self.table.middle_chunks[self.chunked] += 1
         return self._launch_prefill(adder)
+
+    def _free_parked(self) -> None:
+        """Repair of F2: a parked prompt that nothing computes gives its out-of-window slots back at once."""
+        handle = self.chunked
+        if not self.settings.repair_faults or self.memory.tree is not None or self.window is None:
+            return
+        if any(handle in step.batch for step in self._in_flight):
+            return
+        before = self.memory.window_evicted
+        self.memory.slide_window(handle, int(self.table.prefix_len[handle]))
+        if self.memory.window_evicted > before:
+            self._note_repair("F2", handle, "swa")
+
+    def _note_repair(self, fault: str, handle: int = -1, pool: str = "-") -> None:
+        """Say, once for each fault and request, where the engine would have broken."""
+        if (fault, handle) not in self._repaired:
+            self._repaired.add((fault, handle))
+            self.events.append(Event("repair", handle, pool, 0, f"{fault}: {ENGINE_FAULTS[fault]}"))
 
     def _refresh_waiting(self) -> None:
         """Now and then, keep the cached prefixes of those who wait from being evicted, the head's longest.
@@ -555,7 +601,10 @@ class Scheduler:
                 return len(reqs)
             return int(np.count_nonzero(table.committed[reqs] % page == 0)) * page
         held = table.allocated[reqs]
-        return self.memory.pages_between(held, np.maximum(held, table.committed[reqs] + self.reserve))
+        after = np.maximum(held, table.committed[reqs] + self.reserve)
+        if self.settings.repair_faults:
+            after = np.minimum(after, self.row_width)
+        return self.memory.pages_between(held, after)
 
     def _decode_fits(self, reqs: IntArray) -> bool:
         """Whether the next decode step fits, after eviction (mem_cache/allocator/base.py:171-185)."""
@@ -615,6 +664,10 @@ class Scheduler:
         else:
             held = table.allocated[reqs]
             after = decode_alloc_len(committed, held, self.reserve, self._reserve_page)
+            if self.settings.repair_faults:
+                for handle in reqs[after > self.row_width].tolist():
+                    self._note_repair("row-overrun", handle, "full")
+                after = np.minimum(after, self.row_width)
             if int(after.max()) > self.row_width:
                 raise self._fault(
                     "row-overrun",
@@ -691,6 +744,8 @@ class Scheduler:
         pool = memory.short_pool(need)
         label = {"swa": "SWA", "full": "full"}[pool]
         if kind == "abort":
+            if self.spec is not None and not table.output[handle] - 1:
+                self.events.append(Event("fault", handle, pool, 0, f"F4: {ENGINE_FAULTS['F4']}"))
             cause, detail = f"alone, its next step does not fit the {label} pool", self._abort_text(pool, need)
         else:
             cause, detail = f"decode step short of {label}-pool tokens", ""
@@ -820,7 +875,7 @@ class Scheduler:
                 )
             if leaked:
                 raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
-            if free != pool.capacity:
+            if free != pool.capacity and not self.settings.repair_faults:
                 raise self._fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
         self.new_token_ratio = self.ratio_init
 

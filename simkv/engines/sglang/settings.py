@@ -101,6 +101,8 @@ class Settings:
         Speculation.
     faults : frozenset of str
         Keys of ``FAULTS`` that are switched on.
+    repair_faults : bool
+        Where the engine itself would break, go on with sound accounting instead of breaking as it does.
     """
 
     page_size: int = 1
@@ -127,6 +129,7 @@ class Settings:
     attention_window: int | None = None
     spec: Spec | None = None
     faults: frozenset[str] = frozenset()
+    repair_faults: bool = False
 
     @property
     def chunk(self) -> int | None:
