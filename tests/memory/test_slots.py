@@ -144,6 +144,21 @@ def test_frees_of_a_group_are_invisible_until_its_end() -> None:
     assert pool.free_pages.tolist() == [4, 1, 3]
 
 
+def test_a_deferred_free_does_not_follow_what_the_caller_does_to_its_array() -> None:
+    held_back = FullSlots(4, 1, need_sort=True)
+    for slots in (FullSlots(4, 1), AllSwaSlots(4), SwaSlots(4, 4, 1), held_back):
+        slots.alloc(4)
+        freed = array(2, 3)
+        if slots is held_back:
+            slots.free(freed)
+            freed[:] = 0
+        else:
+            with slots.group():
+                slots.free(freed)
+                freed[:] = 0
+        assert listed(slots.alloc(2)) == [2, 3]
+
+
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["begin", "grow", "finish"]), st.integers(0, 40)), max_size=60)
 
 
@@ -229,6 +244,30 @@ def test_the_swa_side_may_begin_late() -> None:
     assert listed(slots.extend_swa_tail(0, 4, -1, 0)) == [16, 17, 18, 19]
     with pytest.raises(InvariantError, match="tail of 3 tokens in 2"):
         slots.extend_swa_tail(0, 2, -1, 3)
+
+
+def test_a_late_beginning_forgets_peers_that_were_lost() -> None:
+    slots = SwaSlots(4, 8, 4)
+    row = slots.extend(array(0), array(4), array(-1))
+    assert row is not None
+    slots.free_full(row)
+    assert listed(slots.extend_swa_tail(0, 4, -1, 2)) == [4, 5, 6, 7]
+    assert slots.translate(row).tolist() == [0, 0, 8, 9]
+
+
+def test_more_free_slots_than_there_are_is_noticed_on_either_side() -> None:
+    slots = SwaSlots(8, 8, 4)
+    row = slots.extend(array(0), array(8), array(-1))
+    assert row is not None
+    slots.free_swa(row)
+    slots.free_full(row)
+    with pytest.raises(InvariantError, match="full pool: 12 of 8"):
+        slots.free_full(array(4))
+    with pytest.raises(InvariantError, match="full pool: 16 of 8"), slots.group():
+        slots.free_full_segment(array(4), 0)
+    slots.clear()
+    with pytest.raises(InvariantError, match="swa pool: 12 of 8"), slots.group():
+        slots.free_swa_segment(array(4), 0)
 
 
 def test_a_group_resolves_peers_when_it_is_told_of_them() -> None:
