@@ -427,8 +427,8 @@ class SwaSlots(SlotAllocator):
         slots = self.full.extend(prefix, seq, last)
         assert slots is not None
         if tail:
-            self.clear_mapping(slots[:-tail])
             self._paired(slots[-tail:], self.swa.extend(zero, length, zero - 1))
+            self.clear_mapping(slots[:-tail])
         return slots
 
     def decode(self, seq_lens: IntArray, last_locs: IntArray) -> IntArray | None:
