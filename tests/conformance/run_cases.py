@@ -5,7 +5,8 @@ Usage::
     run_cases.py FILE.jsonl[.gz] [--kind KIND] [--radix on|off|all] [--quiet]
 
 Kinds ``sizing``, ``sizes``, ``draft_pool`` go through the public API (``simkv.plan``), ``schedule`` through the
-engine's seam. Cases of a kind or setting that simkv does not simulate yet are counted as skipped, by name of the reason.
+engine's seam, ``allocator`` through the allocators of slots. Cases of a kind or setting that simkv does not simulate
+yet are counted as skipped, by name of the reason.
 Exit 1 if any case fails, 2 if nothing ran.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import allocator_driver  # noqa: E402
 from schedule_driver import Driver  # noqa: E402
 
 import simkv  # noqa: E402
@@ -320,6 +322,7 @@ KINDS: dict[str, tuple[Callable[[Case], Case], Callable[[Case], Case]]] = {
     "sizing": (sizing, sizing_expected),
     "sizes": (sizes, _same),
     "draft_pool": (draft_pool, draft_pool_expected),
+    "allocator": (allocator_driver.run, _same),
     "schedule": (schedule, _same),
 }
 

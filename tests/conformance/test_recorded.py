@@ -25,7 +25,12 @@ def cases(*files: Path) -> list[object]:
 
 @pytest.mark.parametrize(
     "case",
-    cases(OURS / "schedule_noradix.jsonl.gz", OURS / "schedule_noradix_big.jsonl.gz", OURS / "sizing_extra.jsonl"),
+    cases(
+        OURS / "schedule_noradix.jsonl.gz",
+        OURS / "schedule_noradix_big.jsonl.gz",
+        OURS / "sizing_extra.jsonl",
+        OURS / "allocator.jsonl.gz",
+    ),
 )
 def test_recorded_here(case: dict) -> None:
     difference, _ = check(case)
@@ -45,10 +50,11 @@ def test_the_counts_of_the_shared_files() -> None:
     if not SHARED.is_dir():
         pytest.skip("the shared recordings are not here")
     kinds = [case["kind"] for case in read(SHARED / "sglang-0.5.23.jsonl")]
-    assert {kind: kinds.count(kind) for kind in ("sizing", "sizes", "draft_pool")} == {
+    assert {kind: kinds.count(kind) for kind in ("sizing", "sizes", "draft_pool", "allocator")} == {
         "sizing": 39,
         "sizes": 7,
         "draft_pool": 7,
+        "allocator": 30,
     }
     off = [c for c in read(SHARED / "sglang-0.5.23-schedule.jsonl") if c["input"].get("disable_radix_cache")]
     assert len(off) == 32
