@@ -286,7 +286,10 @@ class Simulation:
                     return
             elif idle_steps:
                 # Two plans in a row found nothing, and nothing runs that could change the answer.
-                raise engine.diagnose_stall()
+                if not engine.break_stall():
+                    raise engine.diagnose_stall()
+                idle_steps = 0
+                continue
             else:
                 idle_steps += 1
                 continue

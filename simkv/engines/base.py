@@ -421,6 +421,10 @@ class Engine(Protocol):
         """Nothing waits, runs or is half prefilled."""
         ...
 
+    def break_stall(self) -> bool:
+        """Give up the request for which nothing will ever run again; False where the engine would stall instead."""
+        ...
+
     def diagnose_stall(self) -> EngineFault:
         """Name why nothing will ever run again."""
         ...

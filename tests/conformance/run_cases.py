@@ -24,7 +24,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import allocator_driver  # noqa: E402
+from memory_driver import DecodeDriver, prefill  # noqa: E402
 from schedule_driver import Driver  # noqa: E402
+from tree_driver import TreeDriver  # noqa: E402
 
 import simkv  # noqa: E402
 from simkv.engines.sglang import reserve  # noqa: E402
@@ -324,6 +326,9 @@ KINDS: dict[str, tuple[Callable[[Case], Case], Callable[[Case], Case]]] = {
     "draft_pool": (draft_pool, draft_pool_expected),
     "allocator": (allocator_driver.run, _same),
     "schedule": (schedule, _same),
+    "decode": (lambda case: DecodeDriver(case).run(), _same),
+    "prefill": (prefill, _same),
+    "radix": (lambda case: TreeDriver(case).run(), lambda result: {"steps": result["steps"]}),
 }
 
 

@@ -217,7 +217,9 @@ class Driver:
                     end = "done"
                     break
                 stuck += 1
-                if not self.pending and stuck >= 3:
+                if not self.pending and stuck >= 3 and self.engine.break_stall():
+                    stuck = 0
+                elif not self.pending and stuck >= 3:
                     end, fault = "stuck", self.engine.diagnose_stall().fault
                     break
             else:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
-from simkv.engines.sglang.admission import CLIP_MAX_NEW_TOKENS, PrefillPass, Verdict
+from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.memory import Holding, KvMemory
 from simkv.engines.sglang.pools import Pools
@@ -201,8 +201,7 @@ class Scheduler:
         limit = self.max_req_len
         max_new = max(0, min(request.max_new_tokens, limit - tokens - 1))
         max_new = max(0, min(max_new, self.memory.capacity - ceil_page(tokens, self.page) - self.page - 1))
-        never = self._never_admitted(tokens, max_new) if self.settings.repair_faults else ""
-        refused = tokens >= limit - 5 or bool(never)
+        refused = tokens >= limit - 5
         stop = max_new if request.stop_tokens is None else min(request.stop_tokens, max_new)
         if refused:
             # Same figures, but for a prompt of one token.
@@ -220,33 +219,13 @@ class Scheduler:
         self.memory.add(tokens_of)
         self.waiting.append(handle)
         pool = "full" if self.memory.full is not None else "swa"
-        if never:
-            cause = f"never admitted by the engine ({never})"
-            self.events.append(Event("refusal", handle, "swa" if never != "F5" else pool, tokens, cause))
-        elif refused:
+        if refused:
             detail = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
             self.events.append(Event("refusal", handle, pool, tokens, TOO_LONG, detail))
         elif max_new < request.max_new_tokens:
             cause = "max_new_tokens clipped to what context and pool leave"
             self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
         return handle
-
-    def _never_admitted(self, tokens: int, max_new: int) -> str:
-        """Fault that would keep a request at the head of the queue for ever; empty: it is admitted some day."""
-        memory, chunk = self.memory, self.settings.chunk
-        if max_new == 0 and tokens + self.page >= memory.capacity:
-            return "F5"
-        if memory.swa is None:
-            return ""
-        empty = PrefillPass(memory, _EMPTY, 0.0, max_prefill_tokens=0, chunk=chunk, mixed=0, window=self.window)
-        # After a retraction the answer so far is part of the prompt.
-        need = empty.swa_need(ceil_page(tokens + max_new, self.page), 0)
-        if need < memory.swa.usable:
-            return ""
-        if chunk is None:
-            return "D14"
-        room = memory.swa.usable - empty.swa_need(0, min(max_new, CLIP_MAX_NEW_TOKENS))
-        return "swa-never-fits" if room < self.page else ""
 
     # ------------------------------------------------------------------ figures
     def drain_events(self) -> list[Event]:
@@ -882,6 +861,24 @@ class Scheduler:
     def is_empty(self) -> bool:
         """Nothing waits, runs or is half prefilled."""
         return not self.waiting and not len(self.running.reqs) and self.chunked < 0 and self.last is None
+
+    def break_stall(self) -> bool:
+        """Repair: give up the request that keeps everything from running."""
+        handle = self.chunked if self.chunked >= 0 else self.waiting[0] if self.waiting else -1
+        if not self.settings.repair_faults or handle < 0:
+            return False
+        fault = self.diagnose_stall()
+        tokens = int(self.table.input_tokens[handle]) + int(self.table.output[handle])
+        if self.chunked >= 0:
+            self.memory.release(handle)
+            self.chunked = -1
+        else:
+            self.waiting.popleft()
+        self.table.status[handle] = RETRACTED
+        cause = f"{fault.fault}: the engine would wait for ever"
+        self.events.append(Event("abort", handle, fault.pool, tokens, cause, fault.message))
+        self.aborted.append(handle)
+        return True
 
     def diagnose_stall(self) -> EngineFault:
         """Name why nothing will ever run again."""
