@@ -68,7 +68,7 @@ class ListedBlocks:
                     f"{number[row]} block ids for {input_tokens[row]} tokens; {whole[row]} blocks of {size} are needed",
                 )
         settled = Blocks(self.ids, self.offsets, size)
-        return lambda rows: _take(settled, rows), f"{size} tokens a block ({how})"
+        return settled.take, f"{size} tokens a block ({how})"
 
     def _infer(self, number: IntArray, tokens: IntArray, complaints: Complaints) -> int:
         agree = {size: _agreeing(number, tokens, size) for size in COMMON_SIZES}
@@ -89,13 +89,6 @@ class ListedBlocks:
 def _agreeing(number: IntArray, tokens: IntArray, size: int) -> int:
     """Rows whose number of ids is right for `size`, with or without an id for a partial block."""
     return max(int(np.sum(number == -(-tokens // size))), int(np.sum(number == tokens // size)))
-
-
-def _take(blocks: Blocks, rows: IntArray) -> Blocks:
-    lengths = np.diff(blocks.offsets)[rows]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    where = np.repeat(blocks.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Blocks(blocks.ids[where], offsets, blocks.block_size)
 
 
 @dataclass(frozen=True)
