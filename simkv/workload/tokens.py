@@ -195,13 +195,14 @@ def contents_of_blocks(ids: IntArray, offsets: IntArray, block_size: int, input_
     """
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > (1 << 62) // max(block_size, 1)):
         ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    place = np.arange(len(ids)) - offsets[:-1][owner]
-    lengths = np.minimum(block_size, input_tokens[owner] - place * block_size)
-    # A run begins where the owner changes or the id is not the next one.
+    number = np.diff(offsets)
+    filled = number > 0
+    # A run begins where the request changes or the id is not the next one. Ids may be many: nothing else is as long.
     fresh = np.ones(len(ids), bool)
-    fresh[1:] = (owner[1:] != owner[:-1]) | (ids[1:] != ids[:-1] + 1)
+    np.not_equal(np.diff(ids), 1, out=fresh[1:])
+    fresh[offsets[:-1][filled]] = True
     first = np.flatnonzero(fresh)
-    summed = np.add.reduceat(lengths, first) if len(first) else np.empty(0, np.int64)
+    lengths = np.diff(first, append=len(ids)) * block_size
     runs = np.searchsorted(first, offsets, side="left").astype(np.int64)
-    return Contents(ids[first] * block_size, summed.astype(np.int64), runs)
+    lengths[runs[1:][filled] - 1] -= np.maximum(number * block_size - input_tokens, 0)[filled]
+    return Contents(ids[first] * block_size, lengths.astype(np.int64), runs)

@@ -12,10 +12,17 @@ from simkv.workload.formats.base import TakeBlocks
 from simkv.workload.formats.table import Complaints
 from simkv.workload.request import Blocks, IntArray
 
-__all__ = ["COMMON_SIZES", "ChainedBlocks", "ListedBlocks"]
+__all__ = ["COMMON_SIZES", "ChainedBlocks", "ListedBlocks", "flattened"]
 
 COMMON_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 """Block sizes looked for when a file does not state its own."""
+
+
+def flattened(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Lists one after the other, and the offsets of each: row ``i`` owns ``offsets[i]:offsets[i + 1]``."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(part) for part in lists], out=offsets[1:])
+    return np.fromiter(chain.from_iterable(lists), np.int64, count=int(offsets[-1])), offsets
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,7 @@ class ListedBlocks:
         cls, lists: Sequence[Sequence[int]], size: int | None = None, usual: int | None = None, open_end: bool = False
     ) -> ListedBlocks:
         """Block ids given as one list a row."""
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(part) for part in lists], out=offsets[1:])
-        flat = np.fromiter(chain.from_iterable(lists), np.int64, count=int(offsets[-1]))
-        return cls(flat, offsets, size, usual, open_end)
+        return cls(*flattened(lists), size, usual, open_end)
 
     def settle(self, input_tokens: IntArray, stated: int | None, complaints: Complaints) -> tuple[TakeBlocks, str]:
         """Decide the block size, complain about rows whose ids do not fit it."""
