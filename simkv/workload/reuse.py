@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from simkv.workload.request import IntArray, Workload
+from simkv.workload.request import Blocks, IntArray, Workload
 
-__all__ = ["found_again"]
+__all__ = ["found_again", "reusable_share"]
 
 
 class _Node:
@@ -74,3 +76,22 @@ def _insert(node: _Node, runs: list[tuple[int, int]]) -> int:
                 end = middle
             node, start, length, known = end, start + same, length - same, known + same
     return known
+
+
+def reusable_share(blocks: Blocks) -> float:
+    """Share of blocks that lead a prompt and were all seen in requests before: hits of a cache without bound."""
+    if not len(blocks.ids):
+        return 0.0
+    ids = blocks.ids
+    low, high = int(ids.min()), int(ids.max())
+    if high - low > 4 * len(ids) + 2**20:
+        ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+        low, high = 0, int(ids.max())
+    seen = np.zeros(high - low + 1, bool)
+    hits = 0
+    for start, end in pairwise(blocks.offsets.tolist()):
+        own = ids[start:end] - low
+        known = seen[own]
+        hits += len(own) if known.all() else int(known.argmin())
+        seen[own] = True
+    return hits / len(ids)

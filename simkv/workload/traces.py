@@ -18,7 +18,6 @@ import gzip
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,14 +34,13 @@ from simkv.workload.formats.table import Complaints, parse_table, read_text
 from simkv.workload.formats.write import WRITERS, lost
 from simkv.workload.request import (
     LONGEST_NS,
-    Blocks,
     IntArray,
     Workload,
     WorkloadInfo,
     previous_faults,
     taken_previous,
 )
-from simkv.workload.reuse import found_again
+from simkv.workload.reuse import found_again, reusable_share
 from simkv.workload.sessions import contents_of_sessions
 
 __all__ = [
@@ -281,27 +279,10 @@ def describe(workload: Workload) -> dict[str, Any]:
     return told
 
 
-def reusable_share(blocks: Blocks) -> float:
-    """Share of blocks that lead a prompt and were all seen in requests before: hits of a cache without bound."""
-    if not len(blocks.ids):
-        return 0.0
-    ids = blocks.ids
-    low, high = int(ids.min()), int(ids.max())
-    if high - low > 4 * len(ids) + 2**20:
-        ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-        low, high = 0, int(ids.max())
-    seen = np.zeros(high - low + 1, bool)
-    hits = 0
-    for start, end in pairwise(blocks.offsets.tolist()):
-        own = ids[start:end] - low
-        known = seen[own]
-        hits += len(own) if known.all() else int(known.argmin())
-        seen[own] = True
-    return hits / len(ids)
-
-
 def load_profile(workload: Workload, window_s: float) -> NDArray[np.float64]:
     """Requests a second in each window of `window_s` seconds from t=0 on; the last window counts as a whole one.
+
+    The requests of a chain (`Workload.previous`) count where its first one arrives.
 
     A slice whose windows stay far below those of the whole trace may not load any pool.
     """
