@@ -239,6 +239,7 @@ def describe(
     format: TraceFormat = None,
     time_unit: TimeUnit = None,
     rate: float | None = None,
+    turns: str | None = None,
     bad_rows: str = "refuse",
     as_json: Json = False,
 ) -> int:
@@ -250,6 +251,9 @@ def describe(
         CSV or JSONL, gzip or not.
     rate : float, optional
         Requests a second for a file without times.
+    turns : str, optional
+        cumulative or delta: a session's prompts are whole conversations, or what each turn adds; its turns then
+        share their tokens.
     bad_rows : str
         refuse, or drop: leave wrong rows out and count them.
     """
@@ -257,8 +261,9 @@ def describe(
     from simkv.workload.traces import describe as facts_of
     from simkv.workload.traces import read_trace
 
+    form: Any = turns
     drop: Any = bad_rows
-    facts = facts_of(read_trace(file, format=format, time_unit=time_unit, rate=rate, bad_rows=drop))
+    facts = facts_of(read_trace(file, format=format, time_unit=time_unit, rate=rate, turns=form, bad_rows=drop))
     if as_json:
         _dump(facts)
     else:
@@ -276,6 +281,7 @@ def convert(
     format: TraceFormat = None,
     time_unit: TimeUnit = None,
     rate: float | None = None,
+    turns: str | None = None,
     rate_scale: float = 1.0,
     limit: Integer | None = None,
     force: Force = False,
@@ -291,6 +297,8 @@ def convert(
         csv, jsonl (both lossless), mooncake or vidur.
     rate : float, optional
         Requests a second for a file without times.
+    turns : str, optional
+        cumulative or delta, as in describe; what the turns share is written by csv and jsonl.
     rate_scale : float
         2 sends requests twice as fast.
     limit : int, optional
@@ -300,7 +308,10 @@ def convert(
     """
     from simkv.workload.traces import read_trace
 
-    made = read_trace(file, format=format, time_unit=time_unit, rate=rate, rate_scale=rate_scale, limit=limit)
+    form: Any = turns
+    made = read_trace(
+        file, format=format, time_unit=time_unit, rate=rate, turns=form, rate_scale=rate_scale, limit=limit
+    )
     _write_trace(made, target, to, force=force, as_json=as_json)
     return 0
 

@@ -326,7 +326,9 @@ class Document(_Section):
         description=f"how long a step takes: kind, one of {', '.join(STEPTIME)}, and its parameters",
     )
     workload: Annotated[dict[str, Any], BeforeValidator(_workload)] | None = Field(
-        None, description="trace = file and how to read it, or kind = arrivals with lengths"
+        None,
+        description="trace = file and how to read it (turns = what a session's prompts are), or kind = arrivals with "
+        "lengths, shared prefixes (shared_prefix_tokens) and sessions (turns)",
     )
     checks: dict[str, Annotated[str, BeforeValidator(_condition)]] = Field(
         default_factory=dict, description='figure of the summary = comparison, "requests.retracted" = "== 0"'

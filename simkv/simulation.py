@@ -5,7 +5,7 @@ It owns the order of things and knows no rule of memory. Time is integer nanosec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
@@ -106,45 +106,70 @@ class Outcome:
 
 
 class _Arrivals:
-    """Requests in the order in which they arrive; a closed loop adds one when one ends."""
+    """Requests in the order in which they arrive: by the clock, when a client is free, or when another one ended.
+
+    The first requests of chains come as the workload says, by their times or one a free client; the end of a request
+    sends the next one of its chain.
+    """
 
     def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self._next = 0
+        n = len(workload)
+        think, previous = workload.think_ns, workload.previous
+        self._think = [0] * n if think is None else think.tolist()
         self._times = workload.arrival_ns.tolist()
+        self._first: Sequence[int] = range(n)
+        self._follower: dict[int, int] = {}
+        if previous is not None:
+            self._first = np.flatnonzero(previous < 0).tolist()
+            sent = np.flatnonzero(previous >= 0)
+            self._follower = dict(zip(previous[sent].tolist(), sent.tolist(), strict=True))
+        self._begun = 0
         self._heap: list[tuple[int, int]] = []
         self.closed = workload.concurrency is not None
-        if self.closed:
-            for _ in range(min(workload.concurrency or 0, len(workload))):
-                self.after(0)
+        for _ in range(min(workload.concurrency or 0, len(self._first))):
+            self._begin(0)
 
-    def after(self, now: int) -> None:
-        """A client is free: its next request comes after its think time."""
-        if not self.closed or self._next >= len(self.workload):
-            return
-        think = self.workload.think_ns
-        heappush(self._heap, (now + (0 if think is None else int(think[self._next])), self._next))
-        self._next += 1
+    def after(self, now: int, index: int) -> None:
+        """Request ``index`` ended: the next one of its chain comes, or its client begins another chain."""
+        follower = self._follower.get(index)
+        if follower is not None:
+            self._send(now, follower)
+        elif self.closed and self._begun < len(self._first):
+            self._begin(now)
+
+    def _begin(self, now: int) -> None:
+        self._send(now, self._first[self._begun])
+        self._begun += 1
+
+    def _send(self, now: int, index: int) -> None:
+        heappush(self._heap, (now + self._think[index], index))
+
+    @property
+    def _next(self) -> tuple[int, int] | None:
+        """(arrival time, index) of the next request; equal times in order of index."""
+        sent = self._heap[0] if self._heap else None
+        if self.closed or self._begun == len(self._first):
+            return sent
+        index = self._first[self._begun]
+        timed = self._times[index], index
+        return timed if sent is None or timed < sent else sent
 
     @property
     def next_ns(self) -> int | None:
         """When the next request arrives, None when no more are known."""
-        if self.closed:
-            return self._heap[0][0] if self._heap else None
-        return self._times[self._next] if self._next < len(self._times) else None
+        following = self._next
+        return None if following is None else following[0]
 
     def due(self, now: int) -> list[tuple[int, int]]:
         """(arrival time, index) of everything that has arrived by ``now``."""
         out: list[tuple[int, int]] = []
-        while True:
-            when = self.next_ns
-            if when is None or when > now:
-                return out
-            if self.closed:
-                out.append(heappop(self._heap))
+        while (following := self._next) is not None and following[0] <= now:
+            if self._heap and self._heap[0] == following:
+                heappop(self._heap)
             else:
-                out.append((when, self._next))
-                self._next += 1
+                self._begun += 1
+            out.append(following)
+        return out
 
 
 @dataclass
@@ -364,7 +389,7 @@ class Simulation:
     def _finished(self, index: int) -> None:
         self._times["finished"][index] = self.now
         self._done += 1
-        self._arrivals.after(self.now)
+        self._arrivals.after(self.now, index)
 
     def _record(self, step: Step | None, duration: int) -> None:
         self._collect_events()

@@ -366,6 +366,7 @@ sys.exit(main(sys.argv[1:]))
         "trace describe t.jsonl --rate 0",
         "trace describe t.jsonl --rate x",
         "trace describe t.jsonl --bad-rows x",
+        "trace describe t.jsonl --turns x",
         "trace convert t.jsonl",
         "trace convert t.jsonl out --to x",
         "trace convert t.jsonl m.json",
@@ -537,6 +538,36 @@ def test_a_trace_goes_there_and_back(call: Any, here: Path, form: str, end: str)
     run = call("run", "s.toml", "--out", "one", "--json")
     traced = call("run", "s.toml", "--out", "two", "--json", "--set", "workload={trace='b.jsonl'}")
     assert json.loads(run.out)["summary"] == json.loads(traced.out)["summary"]
+
+
+SHARING = ("workload.turns=3", "workload.think_s=0.1", "workload.shared_prefix_tokens=5")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_sessions_and_prefixes_go_there_and_back(call: Any, here: Path, form: str) -> None:
+    changes = [part for change in SHARING for part in ("--set", change)]
+    assert call("trace", "generate", "s.toml", f"a.{form}", "--to", form, *changes).err.count("not held") == 0
+    first = simkv.load("s.toml").override(*SHARING).workload()
+    again = simkv.read_trace(here / f"a.{form}")
+    assert first.previous is not None and first.contents is not None
+    assert again.digest() == first.digest()
+    run = call("run", "s.toml", "--out", "one", "--json", *changes)
+    traced = call("run", "s.toml", "--out", "two", "--json", "--set", f"workload={{trace='a.{form}'}}")
+    assert run.code == 0
+    assert json.loads(run.out)["summary"] == json.loads(traced.out)["summary"]
+    poor = call("trace", "generate", "s.toml", "m.jsonl", "--to", "mooncake", *changes).err
+    assert "session, previous, think_ns, content_starts, content_lengths, content_answer" in poor
+
+
+def test_stated_turns_are_described_and_converted(call: Any, here: Path) -> None:
+    rows = ("arrival_s,session,input_tokens,output_tokens", "0,a,4190,592", "9,a,592,16")
+    (here / "d.csv").write_text("\n".join(rows) + "\n")
+    facts = strict(call("trace", "describe", "d.csv", "--turns", "delta", "--json").out)
+    assert facts["input_tokens.max"] == 5374
+    assert facts["reusable_token_share"] == pytest.approx(4782 / (4190 + 5374))
+    assert call("trace", "convert", "d.csv", "whole.jsonl", "--turns", "delta").code == 0
+    again = strict(call("trace", "describe", "whole.jsonl", "--json").out)
+    assert again["reusable_token_share"] == facts["reusable_token_share"]
 
 
 def test_describe_says_what_is_in_a_trace(call: Any) -> None:

@@ -16,7 +16,7 @@ from simkv.engines.sglang.scheduling import Scheduler
 from simkv.errors import InfeasibleError, InvariantError, ScenarioError
 from simkv.memory.pages import CountedPool
 from simkv.results import Run, engine_for
-from simkv.simulation import TIMELINE_INTS, Outcome, Simulation
+from simkv.simulation import TIMELINE_INTS, Outcome, Simulation, _Arrivals
 from simkv.steptime import Constant, StepWork
 from simkv.workload.acceptance import NoDraft
 from simkv.workload.request import Workload
@@ -188,6 +188,80 @@ def test_a_closed_loop_never_has_more_requests_than_clients(
     inside = np.cumsum([c for _, c in changes])
     assert inside.max() <= clients
     assert inside[-1] == 0
+
+
+# Chains ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_end_of_a_request_sends_the_next_of_its_chain(overlap: bool) -> None:
+    think = np.array([99, 25, 99, 0], np.int64) * 10**6
+    rows = [(0, 5, 1), (0, 9, 1), (4, 5, 1), (4, 8, 1)]
+    previous = np.array([-1, 0, -1, 2], np.int64)
+    run = simkv.simulate(scenario(overlap=overlap), workload=workload(rows, think_ns=think, previous=previous))
+    # r0 0-10; r2, there since 4, 10-20; r3 at 20, 20-30; r1 25 ms after r0's end
+    assert ms(run, "arrival_s") == [0, 35, 4, 20]
+    assert ms(run, "finished_s") == [10, 45, 20, 30]
+
+
+def test_requests_sent_at_the_time_of_others_keep_their_order() -> None:
+    previous = np.array([-1, 0, -1, -1, 3], np.int64)
+    arrivals = _Arrivals(workload([(0, 5, 1), (0, 5, 1), (10, 5, 1), (10, 5, 1), (10, 5, 1)], previous=previous))
+    assert arrivals.due(0) == [(0, 0)]
+    arrivals.after(10 * 10**6, 0)
+    assert arrivals.next_ns == 10 * 10**6
+    assert [index for _, index in arrivals.due(10 * 10**6)] == [1, 2, 3]
+    assert arrivals.next_ns is None
+    arrivals.after(11, 2)
+    arrivals.after(12, 3)
+    assert arrivals.due(20) == [(12, 4)]
+
+
+def test_a_client_stays_with_its_chain_until_that_ends() -> None:
+    # Chains r0 r1 and r2 r3 r4 and r5, two clients; a request takes 10 ms, two of them at once too.
+    previous = np.array([-1, 0, -1, 2, 3, -1], np.int64)
+    think = np.array([0, 20, 0, 0, 0, 7], np.int64) * 10**6
+    work = workload([(0, 5, 1)] * 6, concurrency=2, previous=previous, think_ns=think)
+    run = simkv.simulate(scenario(), workload=work)
+    # r0 and r2 0-10, r3 10-20, r4 20-30, and r5 37-47 of the client that is free then; r1 30-40.
+    assert ms(run, "arrival_s") == [0, 30, 0, 10, 20, 37]
+
+
+def test_a_refused_request_sends_the_next_one_all_the_same() -> None:
+    previous = np.array([-1, 0, 1], np.int64)
+    think = np.array([0, 5, 0], np.int64) * 10**6
+    work = workload([(0, 5, 1), (0, 2000, 1), (0, 6, 1)], previous=previous, think_ns=think)
+    run = simkv.simulate(scenario(tokens=600), workload=work)
+    assert run.requests["state"].tolist() == ["completed", "refused", "completed"]
+    # The engine runs a step for a request that it refuses, 15-25.
+    assert ms(run, "arrival_s") == [0, 15, 25]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    clients=st.none() | st.integers(1, 4),
+    rows=st.lists(
+        st.tuples(st.integers(1, 90), st.integers(0, 12), st.integers(0, 40), st.booleans()), min_size=1, max_size=25
+    ),
+    overlap=st.booleans(),
+)
+def test_whatever_ends_sends_what_follows(
+    clients: int | None, rows: list[tuple[int, int, int, bool]], overlap: bool
+) -> None:
+    previous = np.array([-1 if first or not i else i - 1 for i, (*_, first) in enumerate(rows)], np.int64)
+    think = np.array([t for _, _, t, _ in rows], np.int64) * 10**6
+    work = workload([(0, i, o) for i, o, *_ in rows], concurrency=clients, think_ns=think, previous=previous)
+    run = simkv.simulate(scenario(tokens=120, overlap=overlap), workload=work, check_every=1)
+    frame = run.requests
+    assert not (frame["state"] == "never arrived").any()
+    arrived, ended = frame["arrival_s"].to_numpy(), frame["finished_s"].to_numpy()
+    later = previous >= 0
+    assert arrived[later] == pytest.approx(ended[previous[later]] + think[later] / 1e9)
+    if clients is None:
+        assert not arrived[~later].any()
+    else:
+        changes = sorted([(t, 1) for t in arrived] + [(t, -1) for t in ended])
+        assert np.cumsum([c for _, c in changes]).max() <= clients
 
 
 # Ends --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Contents", "Tokens", "contents_of_blocks", "private_tokens"]
+__all__ = ["Contents", "IntArray", "Tokens", "contents_of_blocks", "private_tokens", "take_lists"]
 
 IntArray = NDArray[np.int64]
 
@@ -82,7 +82,12 @@ class Tokens:
         return at - begin
 
     def label(self, begin: int, end: int) -> int | tuple[int, ...]:
-        """A hashable that is equal for two sequences exactly when their tokens in ``[begin, end)`` are."""
+        """A hashable that is equal for two sequences exactly when their tokens in ``[begin, end)`` are.
+
+        The sequence reaches as far as ``end``.
+        """
+        if begin >= end:
+            return ()
         i = bisect_right(self.ends, begin)
         if self.ends[i] >= end:
             return self.bases[i] + begin
@@ -112,7 +117,8 @@ class Contents:
     Parameters
     ----------
     starts, lengths : int64 array, shape (m,)
-        Runs of all prompts, one request after the other; tokens >= 0. What the runs leave of a prompt is its own.
+        Runs of all prompts, one request after the other; tokens >= 0, lengths >= 1. A prompt is as long as its runs
+        or longer; what they leave of it is its own.
     offsets : int64 array, shape (n + 1,)
         Request ``i`` owns the runs ``offsets[i]:offsets[i + 1]``.
     outputs : int64 array, shape (n,), or None
@@ -127,6 +133,12 @@ class Contents:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def take(self, rows: IntArray) -> Contents:
+        """Contents of the requests in ``rows``, in that order."""
+        where, offsets = take_lists(self.offsets, rows)
+        outputs = None if self.outputs is None else self.outputs[rows]
+        return Contents(self.starts[where], self.lengths[where], offsets, outputs)
+
     def tokens(self, index: int, input_tokens: int) -> Tokens:
         """Tokens of request ``index``: its prompt of ``input_tokens``, then its answer."""
         low, high = int(self.offsets[index]), int(self.offsets[index + 1])
@@ -138,6 +150,28 @@ class Contents:
         answer = -1 if self.outputs is None else int(self.outputs[index])
         runs.append((own + max(left, 0) if answer < 0 else answer, _STRETCH // 2))
         return Tokens(runs)
+
+
+def take_lists(offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Lists of some rows, of lists that stand one after the other.
+
+    Parameters
+    ----------
+    offsets : int64 array, shape (n + 1,)
+        Row ``i`` owns the entries ``offsets[i]:offsets[i + 1]``.
+    rows : int64 array, shape (k,)
+        Rows to take, in that order.
+
+    Returns
+    -------
+    where : int64 array
+        Entries of the rows taken.
+    offsets : int64 array, shape (k + 1,)
+        Offsets of the rows taken.
+    """
+    lengths = np.diff(offsets)[rows]
+    taken = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return np.repeat(offsets[rows] - taken[:-1], lengths) + np.arange(taken[-1]), taken
 
 
 def contents_of_blocks(ids: IntArray, offsets: IntArray, block_size: int, input_tokens: IntArray) -> Contents:
@@ -161,13 +195,14 @@ def contents_of_blocks(ids: IntArray, offsets: IntArray, block_size: int, input_
     """
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > (1 << 62) // max(block_size, 1)):
         ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    place = np.arange(len(ids)) - offsets[:-1][owner]
-    lengths = np.minimum(block_size, input_tokens[owner] - place * block_size)
-    # A run begins where the owner changes or the id is not the next one.
+    number = np.diff(offsets)
+    filled = number > 0
+    # A run begins where the request changes or the id is not the next one. Ids may be many: nothing else is as long.
     fresh = np.ones(len(ids), bool)
-    fresh[1:] = (owner[1:] != owner[:-1]) | (ids[1:] != ids[:-1] + 1)
+    np.not_equal(np.diff(ids), 1, out=fresh[1:])
+    fresh[offsets[:-1][filled]] = True
     first = np.flatnonzero(fresh)
-    summed = np.add.reduceat(lengths, first) if len(first) else np.empty(0, np.int64)
+    lengths = np.diff(first, append=len(ids)) * block_size
     runs = np.searchsorted(first, offsets, side="left").astype(np.int64)
-    return Contents(ids[first] * block_size, summed.astype(np.int64), runs)
+    lengths[runs[1:][filled] - 1] -= np.maximum(number * block_size - input_tokens, 0)[filled]
+    return Contents(ids[first] * block_size, lengths.astype(np.int64), runs)

@@ -18,7 +18,6 @@ import gzip
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,9 +29,19 @@ from simkv.tables import TableReader
 from simkv.workload.formats import FORMATS, choose
 from simkv.workload.formats.base import Ask, Columns, TakeBlocks
 from simkv.workload.formats.cells import UNITS, Times
+from simkv.workload.formats.contents import check_contents
 from simkv.workload.formats.table import Complaints, parse_table, read_text
 from simkv.workload.formats.write import WRITERS, lost
-from simkv.workload.request import LONGEST_NS, Blocks, IntArray, Workload, WorkloadInfo
+from simkv.workload.request import (
+    LONGEST_NS,
+    IntArray,
+    Workload,
+    WorkloadInfo,
+    previous_faults,
+    taken_previous,
+)
+from simkv.workload.reuse import found_again, reusable_share
+from simkv.workload.sessions import contents_of_sessions
 
 __all__ = [
     "FORMATS",
@@ -90,7 +99,9 @@ def read_trace(
         Whether requests carry ``ignore_eos``.
     turns : {"cumulative", "delta"}, optional
         Whether a session's prompts are whole conversations (taken when omitted) or only what the turn adds. From
-        the latter the whole prompt is rebuilt: prompt and answer of the turn before, then the addition.
+        the latter the whole prompt is rebuilt: prompt and answer of the turn before, then the addition. Stated, either
+        says that a turn's prompt begins with the very tokens of the turn before and its answer, unless the file has
+        block ids (or contents), which win; omitted, nothing is taken for shared that the file does not say.
     block_size : int, optional
         Tokens a block id stands for, where neither file nor format says it.
     bad_rows : {"refuse", "drop"}
@@ -137,14 +148,19 @@ def read_trace(
     if turns == "delta":
         _accumulate(found, order, complaints)
     elif turns is None and found.sessions is not None:
-        notes.append("a session's prompts are taken as whole conversations (turns = cumulative)")
+        notes.append(_assumed_turns(found))
     take = _settle_blocks(found, block_size, complaints, notes)
+    if found.contents is not None:
+        check_contents(found.contents, found.input_tokens, complaints)
+    previous = _senders(found, order, complaints)
     if found.names is not None:
         _refuse_duplicates(found.names, complaints)
     _settle_problems(complaints, rows, bad_rows, turns, notes)
 
     keep = complaints.good(rows)
     out_of_order = int(np.sum(np.diff(arrival[keep]) < 0))
+    place = np.empty(rows, np.int64)
+    place[order] = np.arange(rows)
     order = order[np.isin(order, keep)]
     arrival = _rebased(arrival, found.times, keep, notes)
     names, sessions = _names(found.names, order), _sessions(found.sessions, order)
@@ -152,18 +168,27 @@ def read_trace(
     if not len(chosen):
         raise complaints.fail(f"no request arrives from {start_s or 0} s until {'the end' if end_s is None else end_s}")
     picked = order[chosen]
-    output = found.output_tokens[picked]
+    given, output = found.input_tokens[picked], found.output_tokens[picked]
+    contents = None if found.contents is None else found.contents.take(picked)
+    if turns is not None and sessions is not None and take is None and contents is None:
+        contents, shorter = contents_of_sessions(sessions[chosen], given, output)
+        if shorter:
+            notes.append(
+                f"{shorter} prompts are shorter than prompt and answer of the turn before: they share what fits"
+            )
     return Workload(
         arrival_ns=_scaled(arrival[picked] - _ns(start_s), rate_scale, complaints),
-        input_tokens=found.input_tokens[picked],
+        input_tokens=given,
         output_tokens=output,
         request_id=tuple(names[i] for i in chosen),
         max_new_tokens=None if found.max_new_tokens is None else found.max_new_tokens[picked],
         ignore_eos=ignore_eos or found.ignore_eos,
         accept=None if found.accept is None else tuple(np.array(found.accept[i], np.int64) for i in picked),
         blocks=None if take is None else take(picked),
+        contents=contents,
         session=None if sessions is None else sessions[chosen],
         concurrency=found.concurrency,
+        previous=None if previous is None else taken_previous(previous, place[picked]),
         think_ns=None if found.think_ns is None else found.think_ns[picked],
         info=WorkloadInfo(
             source=path.name,
@@ -223,7 +248,9 @@ def describe(workload: Workload) -> dict[str, Any]:
     dict
         ``source``, ``format``, ``time_unit``, ``rows_read``, ``rows``, ``span_s``, ``mean_rate``, mean, p50, p90, p99
         and max of ``input_tokens`` and ``output_tokens``, ``zero_output``, ``out_of_order``, ``sessions`` (None
-        without any), ``block_size`` and ``reusable_block_share`` (None without block ids), ``notes``.
+        without any), ``block_size`` and ``reusable_block_share`` (None without block ids), ``reusable_token_share`` (None where
+        nothing is known of the tokens), ``notes``. Both shares are what a cache without bound finds again: of the
+        prompts' blocks, and of their tokens, answers that are known included in what it holds.
     """
     info, blocks = workload.info, workload.blocks
     told: dict[str, Any] = {
@@ -246,31 +273,16 @@ def describe(workload: Workload) -> dict[str, Any]:
     told["sessions"] = None if session is None else len(np.unique(session[session >= 0]))
     told["block_size"] = None if blocks is None else blocks.block_size
     told["reusable_block_share"] = None if blocks is None else reusable_share(blocks)
+    found = found_again(workload)
+    told["reusable_token_share"] = None if found is None else float(found.sum() / max(1, workload.input_tokens.sum()))
     told["notes"] = list(info.notes)
     return told
 
 
-def reusable_share(blocks: Blocks) -> float:
-    """Share of blocks that lead a prompt and were all seen in requests before: hits of a cache without bound."""
-    if not len(blocks.ids):
-        return 0.0
-    ids = blocks.ids
-    low, high = int(ids.min()), int(ids.max())
-    if high - low > 4 * len(ids) + 2**20:
-        ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-        low, high = 0, int(ids.max())
-    seen = np.zeros(high - low + 1, bool)
-    hits = 0
-    for start, end in pairwise(blocks.offsets.tolist()):
-        own = ids[start:end] - low
-        known = seen[own]
-        hits += len(own) if known.all() else int(known.argmin())
-        seen[own] = True
-    return hits / len(ids)
-
-
 def load_profile(workload: Workload, window_s: float) -> NDArray[np.float64]:
     """Requests a second in each window of `window_s` seconds from t=0 on; the last window counts as a whole one.
+
+    The requests of a chain (`Workload.previous`) count where its first one arrives.
 
     A slice whose windows stay far below those of the whole trace may not load any pool.
     """
@@ -412,6 +424,37 @@ def _settle_blocks(found: Columns, stated: int | None, complaints: Complaints, n
     take, note = found.blocks.settle(found.input_tokens, stated, complaints)
     notes.append(note)
     return take
+
+
+def _assumed_turns(found: Columns) -> str:
+    """What is assumed about sessions, where the caller did not state it."""
+    told = "a session's prompts are taken as whole conversations (turns = cumulative)"
+    if found.blocks is None and found.contents is None:
+        told += " of which nothing is shared; stating turns makes each begin with the tokens of the one before"
+    return told
+
+
+def _senders(found: Columns, order: IntArray, complaints: Complaints) -> IntArray | None:
+    """Number in arrival order of the request whose end sends each one, in that order; -1 for none.
+
+    Rows that name no request, or one that cannot send them, are complained about.
+    """
+    if found.previous is None:
+        return None
+    if found.names is None:
+        raise complaints.fail("names requests, and the file has no request_id", "previous")
+    number = {found.names[row]: place for place, row in enumerate(order.tolist())}
+    senders = np.full(len(order), -1, np.int64)
+    for place, row in enumerate(order.tolist()):
+        name = found.previous[row]
+        senders[place] = number.get(name, -1) if name else -1
+        if name and name not in number:
+            complaints.row(row, f"previous is {name}, which is no request of the file")
+    for place, message in previous_faults(senders):
+        row = int(order[place])
+        complaints.row(row, f"previous is {found.previous[row]}, which {message}")
+        senders[place] = -1
+    return senders
 
 
 def _refuse_duplicates(names: Sequence[str], complaints: Complaints) -> None:

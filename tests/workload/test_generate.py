@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simkv.errors import ScenarioError
-from simkv.workload.generate import (
-    KINDS,
-    SHAPES,
-    Empirical,
-    Lengths,
-    LogNormal,
-    Percentiles,
-    Uniform,
-    generate,
-    lengths,
-    stream,
-)
+from simkv.workload.generate import KINDS, generate
+from simkv.workload.lengths import SHAPES, Empirical, Lengths, LogNormal, Percentiles, Uniform, lengths, stream
 from simkv.workload.request import Workload
+from simkv.workload.reuse import found_again
+from simkv.workload.tokens import Tokens
+from simkv.workload.traces import describe, read_trace, write_trace
 
 POISSON: dict[str, Any] = {
     "kind": "poisson",
@@ -46,6 +40,12 @@ GOLDEN_INPUTS = [4123, 2655, 1079, 1085]
 
 def spec(**changes: Any) -> dict[str, Any]:
     return {"num_requests": 200, "input_tokens": 100, "output_tokens": 10, **changes}
+
+
+def found(workload: Workload) -> list[int]:
+    tokens = found_again(workload)
+    assert tokens is not None
+    return [int(number) for number in tokens]
 
 
 def gaps_s(workload: Workload) -> Any:
@@ -254,6 +254,125 @@ def test_percentile_keys_may_be_text_as_in_toml() -> None:
     )
 
 
+# What requests share -----------------------------------------------------------------------------------------------
+
+SHARED = {"shared_prefix_tokens": "azure2023_conv", "shared_prefix_pool": 5, "shared_prefix_zipf": 1.0}
+TURNS = {"turns": {"kind": "uniform", "min": 1, "max": 6}}
+SHARING: list[dict[str, Any]] = [SHARED, TURNS, {**SHARED, **TURNS}]
+
+
+def tokens_of(workload: Workload) -> list[Tokens]:
+    contents = workload.identity()
+    assert contents is not None
+    return [contents.tokens(i, n) for i, n in enumerate(workload.input_tokens.tolist())]
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind["kind"])
+@pytest.mark.parametrize("sharing", SHARING, ids=["prefix", "turns", "both"])
+def test_sharing_requests_extend_the_same_beginning(kind: dict[str, Any], sharing: dict[str, Any]) -> None:
+    few, same, many = (
+        generate(spec(**kind, **sharing, num_requests=n, input_tokens="azure2023_code"), seed=5) for n in (50, 50, 80)
+    )
+    assert few.digest() == same.digest() == many.take(np.arange(50)).digest()
+
+
+def test_R64_ten_requests_share_a_prefix(tmp_path: Path) -> None:
+    table = spec(kind="constant", rate=1.0, num_requests=10, shared_prefix_tokens=14_336)
+    workload = generate(table)
+    assert set(workload.input_tokens.tolist()) == {14_436}
+    assert workload.session is workload.previous is workload.think_ns is None
+    # nine of ten find 14,336 tokens, and none the 100 tokens of another one
+    assert found(workload) == [0, *[14_336] * 9]
+    assert describe(workload)["reusable_token_share"] == pytest.approx(129_024 / 144_360)
+    first, *others = tokens_of(workload)
+    assert {first.common(other, 0, 14_437) for other in others} == {14_336}
+    for form in ("csv", "jsonl"):
+        assert write_trace(workload, tmp_path / form, form) == ()
+        back = read_trace(tmp_path / form)
+        assert back.digest() == workload.digest() and found(back) == found(workload)
+
+
+def test_a_prefix_comes_on_top_and_its_length_is_drawn_once() -> None:
+    base = {"kind": "poisson", "rate": 4.0, "num_requests": 3000, "input_tokens": "azure2023_code"}
+    plain, workload = generate(spec(**base), seed=3), generate(spec(**base, **SHARED), seed=3)
+    for name in ("arrival_ns", "output_tokens"):
+        assert (getattr(plain, name) == getattr(workload, name)).all()
+    contents = workload.contents
+    assert contents is not None and contents.outputs is None
+    assert (workload.input_tokens - contents.lengths == plain.input_tokens).all()
+    starts, first, counts = np.unique(contents.starts, return_index=True, return_counts=True)
+    length = contents.lengths[first]
+    # five prefixes side by side, each of one length
+    assert starts.tolist() == [0, *np.cumsum(length)[:-1].tolist()]
+    assert (length[np.searchsorted(starts, contents.starts)] == contents.lengths).all()
+    # popularity 1, 1/2, 1/3, 1/4, 1/5 of 137/60; the standard error of a share is below 0.01, the bound 4 of them
+    shares = np.array([1 / k for k in range(1, 6)]) * 60 / 137
+    assert counts / 3000 == pytest.approx(shares, abs=0.037)
+
+
+def test_prefixes_are_alike_unless_popularity_is_stated() -> None:
+    table = spec(kind="constant", rate=1.0, num_requests=4000, shared_prefix_tokens=7, shared_prefix_pool=4)
+    contents = generate(table, seed=1).contents
+    assert contents is not None
+    starts, counts = np.unique(contents.starts, return_counts=True)
+    assert starts.tolist() == [0, 7, 14, 21]
+    assert counts / 4000 == pytest.approx(np.full(4, 0.25), abs=4 * (0.25 * 0.75 / 4000) ** 0.5)
+
+
+def test_turns_grow_by_question_and_answer() -> None:
+    workload = generate(spec(kind="constant", rate=0.5, num_requests=7, turns=3, think_s=2.0, think_cv=0.0))
+    # 100 in and 10 out a turn, the third session cut after one
+    assert workload.input_tokens.tolist() == [100, 210, 320, 100, 210, 320, 100]
+    assert workload.session is not None and workload.session.tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert workload.previous is not None and workload.previous.tolist() == [-1, 0, 1, -1, 3, 4, -1]
+    assert workload.arrival_ns.tolist() == [0] * 3 + [2 * 10**9] * 3 + [4 * 10**9]
+    assert workload.think_ns is not None
+    assert (workload.think_ns / 1e9).tolist() == [0, 2, 2, 0, 2, 2, 0]
+    assert found(workload) == [0, 110, 220, 0, 110, 220, 0]
+
+
+@pytest.mark.parametrize("prefix", [0, 1000])
+def test_sessions_begin_with_their_prefix(prefix: int) -> None:
+    more = {"shared_prefix_tokens": prefix} if prefix else {}
+    workload = generate(spec(kind="burst", burst_size=2, burst_interval_s=1.0, num_requests=5, turns=2, **more))
+    assert workload.input_tokens.tolist() == [prefix + 100, prefix + 210] * 2 + [prefix + 100]
+    assert found(workload) == [0, prefix + 110, prefix, prefix + 110, prefix]
+    # bursts are of sessions
+    assert workload.arrival_ns.tolist() == [0, 0, 0, 0, 10**9]
+
+
+def test_clients_of_a_closed_loop_run_sessions() -> None:
+    workload = generate(spec(kind="closed", concurrency=2, think_s=1.0, num_requests=6, turns=2), seed=4)
+    plain = generate(spec(kind="closed", concurrency=2, think_s=1.0, num_requests=6), seed=4)
+    assert workload.concurrency == 2 and not workload.arrival_ns.any()
+    assert workload.previous is not None and workload.previous.tolist() == [-1, 0, -1, 2, -1, 4]
+    assert workload.think_ns is not None and plain.think_ns is not None
+    assert (workload.think_ns == plain.think_ns).all() and workload.think_ns.all()
+
+
+@given(st.sampled_from(EVERY_KIND), st.sampled_from(SHARING), st.integers(1, 40), st.integers(0, 2**32))
+def test_sharing_workloads_add_up(kind: dict[str, Any], sharing: dict[str, Any], n: int, seed: int) -> None:
+    lengths_of = {"input_tokens": "azure2023_code", "output_tokens": "azure2023_code", "num_requests": n}
+    plain, workload = generate(spec(**kind, **lengths_of), seed), generate(spec(**kind, **lengths_of, **sharing), seed)
+    assert (plain.output_tokens == workload.output_tokens).all()
+    assert len(workload) == n and (np.diff(workload.arrival_ns) >= 0).all()
+    own, made, whole = plain.input_tokens, plain.output_tokens, workload.input_tokens
+    before = np.full(n, -1) if workload.previous is None else workload.previous
+    tokens = tokens_of(workload)
+    prefixes = set()
+    for row, previous in enumerate(before.tolist()):
+        if previous < 0:
+            prefixes.add(int(whole[row] - own[row]))
+        else:
+            known = int(whole[previous] + made[previous])
+            assert whole[row] == known + own[row] and previous == row - 1
+            assert tokens[row].common(tokens[previous], 0, known) == known
+    assert len(prefixes) <= 5 and (prefixes == {0}) == ("shared_prefix_tokens" not in sharing)
+    assert workload.contents is not None
+    shares = np.add.reduceat(np.append(workload.contents.lengths, 0), workload.contents.offsets[:-1])
+    assert (shares <= whole).all()
+
+
 # Errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +424,27 @@ def test_all_problems_at_once() -> None:
         ({"kind": "constant", "rate": 1.0, "input_tokens": None}, "workload.input_tokens"),
         ({"kind": "constant", "rate": 1.0, "input_tokens": 1.5}, "workload.input_tokens"),
         ({"kind": "constant", "rate": 1.0, "output_tokens": {}}, "workload.output_tokens.kind"),
+        ({"kind": "constant", "rate": 1.0, "turns": 0}, "workload.turns.value"),
+        ({"kind": "constant", "rate": 1.0, "turns": "azure2023_conv"}, "workload.turns.kind"),
+        (
+            {"kind": "constant", "rate": 1.0, "turns": 10**9, "num_requests": 1000, "input_tokens": 10**8},
+            "workload.turns",
+        ),
+        ({"kind": "constant", "rate": 1.0, "think_s": 1.0}, "workload.think_s"),
+        ({"kind": "constant", "rate": 1.0, "turns": 2, "think_s": -1.0}, "workload.think_s"),
+        ({"kind": "constant", "rate": 1.0, "turns": 2, "think_mean_s": 1.0}, "workload.think_mean_s"),
+        ({"kind": "constant", "rate": 1.0, "shared_prefix_pool": 2}, "workload.shared_prefix_pool"),
+        ({"kind": "constant", "rate": 1.0, "shared_prefix_zipf": 1}, "workload.shared_prefix_zipf"),
+        ({"kind": "constant", "rate": 1.0, "shared_prefix_tokens": 0}, "workload.shared_prefix_tokens.value"),
+        ({"kind": "constant", "rate": 1.0, "shared_prefix_tokens": 10**9}, "workload.shared_prefix_tokens"),
+        (
+            {"kind": "constant", "rate": 1.0, "shared_prefix_tokens": 9, "shared_prefix_pool": 10**7},
+            "workload.shared_prefix_pool",
+        ),
+        (
+            {"kind": "constant", "rate": 1.0, "shared_prefix_tokens": 9, "shared_prefix_zipf": -1},
+            "workload.shared_prefix_zipf",
+        ),
     ],
 )
 def test_refused(changes: dict[str, Any], place: str) -> None:

@@ -19,6 +19,7 @@ from simkv.errors import Problem, TraceError
 from simkv.workload.formats.cells import to_ns
 from simkv.workload.formats.write import decimal_text
 from simkv.workload.request import Blocks, Workload, WorkloadInfo
+from simkv.workload.tokens import Contents
 from simkv.workload.traces import FORMATS, describe, fit_context, load_profile, read_trace, reusable_share, write_trace
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -50,8 +51,11 @@ def problems(path: Path, **options: object) -> list[Problem]:
 def same_columns(one: Workload, two: Workload) -> bool:
     def plain(w: Workload) -> tuple[object, ...]:
         blocks, accept = w.blocks, w.accept
-        columns = (w.arrival_ns, w.input_tokens, w.output_tokens, w.max_new_tokens, w.session, w.think_ns)
+        columns = (w.arrival_ns, w.input_tokens, w.output_tokens, w.max_new_tokens, w.session, w.think_ns, w.previous)
+        contents = None if w.contents is None else (w.contents.starts, w.contents.lengths, w.contents.offsets)
         return (
+            None if contents is None else [part.tolist() for part in contents],
+            None if w.contents is None or w.contents.outputs is None else w.contents.outputs.tolist(),
             *(None if column is None else column.tolist() for column in columns),
             *(w.request_id, w.ignore_eos, w.concurrency),
             None if accept is None else [part.tolist() for part in accept],
@@ -573,6 +577,45 @@ def test_R63_turns_in_either_form_give_the_same_prompts(write: Write, end: tuple
     assert workload.input_tokens.tolist() == [4190, 7, 5374]
     assert workload.session is not None
     assert workload.session.tolist() == [0, 1, 0]
+    # prompt and answer of the first turn, 4190 + 592, are the second one's beginning
+    assert workload.contents is not None
+    first, other, second = (workload.contents.tokens(i, n) for i, n in enumerate((4190, 7, 5374)))
+    assert first.common(second, 0, 4782) == 4782 and first.common(other, 0, 7) == 0
+    assert describe(workload)["reusable_token_share"] == pytest.approx(4782 / (4190 + 7 + 5374))
+    assert not any("shorter" in note for note in workload.info.notes)
+
+
+def test_R63_both_forms_give_equal_identity(write: Write) -> None:
+    head = "arrival_s,session,input_tokens,output_tokens"
+    delta = read_trace(write(head, "0,a,4190,592", "1,b,7,1", "9,a,592,16"), turns="delta")
+    whole = read_trace(write(head, "0,a,4190,592", "1,b,7,1", "9,a,5374,16", name="w.csv"), turns="cumulative")
+    assert same_columns(delta, whole)
+    assert delta.contents is not None
+
+
+def test_R63_a_shorter_prompt_shares_what_fits_and_is_counted_once(write: Write) -> None:
+    path = write("arrival_s,session,input_tokens,output_tokens", "0,a,100,10", "1,a,50,1", "2,a,40,1", "3,,9,1")
+    workload = read_trace(path, turns="cumulative")
+    assert [note for note in workload.info.notes if "shorter" in note] == [
+        "2 prompts are shorter than prompt and answer of the turn before: they share what fits"
+    ]
+    assert workload.contents is not None
+    tokens = [workload.contents.tokens(i, n) for i, n in enumerate((100, 50, 40, 9))]
+    assert tokens[0].common(tokens[1], 0, 51) == 50 and tokens[1].common(tokens[2], 0, 41) == 40
+    assert tokens[0].common(tokens[3], 0, 9) == 0
+
+
+def test_R63_nothing_is_shared_unless_stated_and_block_ids_win(write: Write) -> None:
+    path = write("arrival_s,session,input_tokens,output_tokens", "0,a,100,10", "1,a,150,1")
+    silent = read_trace(path)
+    assert silent.identity() is None
+    assert any("stating turns" in note for note in silent.info.notes)
+    assert not any("stating turns" in note for note in read_trace(path, turns="cumulative").info.notes)
+    rows = ("0,a,100,10,64,1 2", "1,a,150,1,64,1 3 4")
+    path = write("arrival_s,session,input_tokens,output_tokens,block_size,block_ids", *rows)
+    stated = read_trace(path, turns="cumulative")
+    assert stated.contents is None and stated.blocks is not None
+    assert not any("stating turns" in note for note in read_trace(path).info.notes)
 
 
 def test_R63_deltas_add_up_in_arrival_order_and_need_sessions(write: Write) -> None:
@@ -666,6 +709,91 @@ def test_R64_shared_prefixes_survive_export_and_import(tmp_path: Path, form: str
     assert reusable_share(back.blocks) * len(back.blocks.ids) * 64 == pytest.approx(9 * 14_336)
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_R64_prefixes_given_by_tokens_survive_export_and_import(tmp_path: Path, form: str) -> None:
+    # ten requests: 14,336 shared tokens, 100 own ones that no run names
+    workload = Workload(
+        arrival_ns=np.arange(10) * 10**9,
+        input_tokens=np.full(10, 14_436),
+        output_tokens=np.full(10, 5),
+        request_id=tuple(map(str, range(10))),
+        contents=Contents(np.zeros(10, np.int64), np.full(10, 14_336), np.arange(11)),
+    )
+    path = tmp_path / f"out.{form}"
+    assert write_trace(workload, path, form) == ()
+    back = read_trace(path)
+    assert same_columns(workload, back)
+    for one in (workload, back):
+        assert describe(one)["reusable_token_share"] * 144_360 == pytest.approx(129_024)
+    assert write_trace(workload, path, "mooncake") == ("content_starts", "content_lengths")
+    assert read_trace(path).identity() is None
+
+
+def test_contents_that_cannot_be_are_refused_by_line(write: Write) -> None:
+    head = "request_id,arrival_s,input_tokens,output_tokens,content_starts,content_lengths,content_answer"
+    rows = (
+        "a,0,10,1,0 5,5,-1",
+        "b,1,10,1,0,11,-1",
+        "c,2,10,1,-1,5,-1",
+        "d,3,10,1,7,0,-1",
+        "e,4,10,1,1,5,-2",
+        "f,5,10,1,1,5,9",
+    )
+    assert [(p.place, p.message) for p in problems(write(head, *rows))] == [
+        ("trace.csv:2", "content_starts has 2 numbers, content_lengths has 1; as many are needed"),
+        ("trace.csv:3", "content_lengths add up to 11, above the prompt's 10 tokens"),
+        ("trace.csv:4", f"content_starts goes from -1 to -1; tokens from 0 to {2**61} are needed"),
+        ("trace.csv:5", f"content_lengths goes from 0 to 0; from 1 to {10**12} is needed"),
+        ("trace.csv:6", "content_answer is -2; a whole number of -1 or more is needed"),
+    ]
+    kept = read_trace(write(head, *rows), bad_rows="drop").contents
+    assert kept is not None and kept.outputs is not None
+    assert (kept.starts.tolist(), kept.lengths.tolist(), kept.outputs.tolist()) == ([1], [5], [9])
+    (problem,) = problems(write("arrival_s,input_tokens,output_tokens,content_starts", "0,10,1,4"))
+    assert (problem.place, problem.message) == ("content_lengths", "is needed beside content_starts")
+    (problem,) = problems(write("arrival_s,input_tokens,output_tokens,content_answer", "0,10,1,4"))
+    assert problem.place == "content_starts"
+    both = "arrival_s,input_tokens,output_tokens,block_size,block_ids,content_starts,content_lengths"
+    (problem,) = problems(write(both, "0,10,1,16,1,0,5"))
+    assert problem.message == "is given beside block_ids; keep one of the two"
+
+
+CHAINED = "request_id,arrival_s,input_tokens,output_tokens,previous,think_ns"
+
+
+def test_predecessors_are_named_by_their_ids(write: Write) -> None:
+    # the rows in another order than the times
+    rows = ("d,2,4,1,c,0", "a,0,1,1,,0", "c,1,3,1,b,7", "b,1,2,1,a,0", "e,3,5,1,,0")
+    (problem,) = problems(write(CHAINED, *rows))
+    assert (problem.place, problem.message) == ("trace.csv:4", "previous is b, which does not come before it")
+    rows = ("d,2,4,1,c,0", "a,0,1,1,,0", "b,1,2,1,a,0", "c,1,3,1,b,7", "e,3,5,1,,0")
+    path = write(CHAINED, *rows)
+    whole = read_trace(path)
+    assert whole.request_id == ("a", "b", "c", "d", "e")
+    assert whole.previous is not None and whole.previous.tolist() == [-1, 0, 1, 2, -1]
+    # what a window leaves of a chain begins by its time
+    late = read_trace(path, start_s=1, limit=3)
+    assert late.request_id == ("b", "c", "d")
+    assert late.previous is not None and late.previous.tolist() == [-1, 0, 1]
+
+
+def test_rows_left_out_do_not_break_a_chain(write: Write) -> None:
+    path = write(CHAINED, "a,0,1,1,,0", "b,1,x,1,a,0", "c,2,3,1,b,7", "d,3,3,1,nobody,0", "e,4,3,1,c,0", "f,5,3,1,c,0")
+    assert [p.message for p in problems(path)] == [
+        "input_tokens is x; a whole number of 1 or more is needed",
+        "previous is nobody, which is no request of the file",
+        "previous is c, which sends another request already",
+    ]
+    kept = read_trace(path, bad_rows="drop")
+    assert kept.request_id == ("a", "c", "e")
+    assert kept.previous is not None and kept.previous.tolist() == [-1, 0, 1]
+
+
+def test_predecessors_need_names(write: Write) -> None:
+    (problem,) = problems(write("arrival_s,input_tokens,output_tokens,previous", "0,1,1,"))
+    assert (problem.place, problem.message) == ("previous", "names requests, and the file has no request_id")
+
+
 def test_export_tells_what_a_format_cannot_hold(tmp_path: Path) -> None:
     workload = read_trace(DATA / "plain.csv")
     lost = ("request_id", "max_new_tokens", "session", "accept")
@@ -687,6 +815,19 @@ def test_packed_export_is_reproducible(tmp_path: Path) -> None:
 
 
 @st.composite
+def chains(draw: st.DrawFn, n: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    free: list[int] = []
+    previous = []
+    for row in range(n):
+        before = draw(st.sampled_from([-1, *free]))
+        if before >= 0:
+            free.remove(before)
+        previous.append(before)
+        free.append(row)
+    return np.array(previous, np.int64)
+
+
+@st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     n = draw(st.integers(1, 6))
 
@@ -699,8 +840,16 @@ def workloads(draw: st.DrawFn) -> Workload:
     given, made = column(1, 400), column(0, 50)
     more = maybe(0, 9)
     accept = draw(st.none() | st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=n, max_size=n))
-    blocks = None
-    if draw(st.booleans()):
+    blocks = contents = None
+    known = draw(st.sampled_from(["nothing", "blocks", "contents"]))
+    if known == "contents":
+        lists = [draw(st.lists(st.integers(1, 9), max_size=4)) for _ in range(n)]
+        given = given + column(36, 36)  # runs are never longer than their prompt
+        lengths = np.array([length for part in lists for length in part], np.int64)
+        starts = [draw(st.integers(0, draw(st.sampled_from([20, 2**61])))) for _ in lengths]
+        offsets = np.cumsum([0, *map(len, lists)]).astype(np.int64)
+        contents = Contents(np.array(starts, np.int64), lengths, offsets, maybe(-1, 2**61))
+    if known == "blocks":
         size = draw(st.sampled_from([1, 16, 64]))
         number = np.minimum(column(0, 400), -(-given // size))
         offsets = np.concatenate([[0], np.cumsum(number)]).astype(np.int64)
@@ -716,8 +865,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         ignore_eos=draw(st.booleans()),
         accept=None if accept is None else tuple(np.array(part, np.int64) for part in accept),
         blocks=blocks,
+        contents=contents,
         session=maybe(-1, 4),
         concurrency=draw(st.none() | st.integers(1, 5)),
+        previous=draw(st.none() | chains(n)),
         think_ns=maybe(0, 10**9),
         info=WorkloadInfo(format="made up"),
     )
@@ -747,6 +898,7 @@ def test_describe_and_load_profile(write: Write) -> None:
     assert told["mean_rate"] == pytest.approx(3 / 9)
     assert (told["input_tokens.p50"], told["input_tokens.max"], told["output_tokens.mean"]) == (25.0, 40, 3.0)
     assert (told["format"], told["block_size"], told["sessions"]) == ("csv", None, None)
+    assert (told["reusable_block_share"], told["reusable_token_share"]) == (None, None)
     assert load_profile(workload, 2.0).tolist() == [1.5, 0.0, 0.0, 0.0, 0.5]
     assert load_profile(workload, 0.0).tolist() == []
 
@@ -826,9 +978,20 @@ def test_real_traces_have_their_published_figures(row: tuple[object, ...]) -> No
     ],
 )
 def test_real_traces_have_their_published_reuse(name: str, size: int, share: float | None) -> None:
-    told = describe(read_trace(shared(name)))
+    workload = read_trace(shared(name))
+    told = describe(workload)
     assert told["block_size"] == size
     assert share is None or round(told["reusable_block_share"], 3) == share
+    # tokens: of the leading blocks that were there before, the last may be partial
+    assert workload.blocks is not None
+    ids, offsets = workload.blocks.ids, workload.blocks.offsets.tolist()
+    seen = np.zeros(int(ids.max()) + 1, bool)
+    hits = 0
+    for row, (start, end) in enumerate(pairwise(offsets)):
+        known = np.append(seen[ids[start:end]], False)
+        hits += min(int(known.argmin()) * size, int(workload.input_tokens[row]))
+        seen[ids[start:end]] = True
+    assert told["reusable_token_share"] == pytest.approx(hits / workload.input_tokens.sum(), rel=1e-9)
 
 
 def test_R58_real_mooncake_span_and_rate() -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 from simkv.workload.formats.cells import Times
 from simkv.workload.formats.table import Complaints, Table
 from simkv.workload.request import Blocks, IntArray
+from simkv.workload.tokens import Contents
 
 __all__ = ["Ask", "BlockSource", "Columns", "TakeBlocks", "TraceFormat"]
 
@@ -44,6 +45,10 @@ class Columns:
         Accepted lengths of each request.
     blocks : BlockSource or None
         Identity of the prompts.
+    contents : Contents or None
+        The same by tokens; never beside blocks.
+    previous : list of str or None
+        Id of the request whose end sends this one; empty where it arrives by its time.
     ignore_eos : bool
         As in `simkv.workload.request.Workload`.
     concurrency : int or None
@@ -63,6 +68,8 @@ class Columns:
     think_ns: IntArray | None = None
     accept: list[list[int]] | None = None
     blocks: BlockSource | None = None
+    contents: Contents | None = None
+    previous: list[str] | None = None
     ignore_eos: bool = False
     concurrency: int | None = None
     paced: bool = False

@@ -12,10 +12,17 @@ from simkv.workload.formats.base import TakeBlocks
 from simkv.workload.formats.table import Complaints
 from simkv.workload.request import Blocks, IntArray
 
-__all__ = ["COMMON_SIZES", "ChainedBlocks", "ListedBlocks"]
+__all__ = ["COMMON_SIZES", "ChainedBlocks", "ListedBlocks", "flattened"]
 
 COMMON_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 """Block sizes looked for when a file does not state its own."""
+
+
+def flattened(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Lists one after the other, and the offsets of each: row ``i`` owns ``offsets[i]:offsets[i + 1]``."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(part) for part in lists], out=offsets[1:])
+    return np.fromiter(chain.from_iterable(lists), np.int64, count=int(offsets[-1])), offsets
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,7 @@ class ListedBlocks:
         cls, lists: Sequence[Sequence[int]], size: int | None = None, usual: int | None = None, open_end: bool = False
     ) -> ListedBlocks:
         """Block ids given as one list a row."""
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(part) for part in lists], out=offsets[1:])
-        flat = np.fromiter(chain.from_iterable(lists), np.int64, count=int(offsets[-1]))
-        return cls(flat, offsets, size, usual, open_end)
+        return cls(*flattened(lists), size, usual, open_end)
 
     def settle(self, input_tokens: IntArray, stated: int | None, complaints: Complaints) -> tuple[TakeBlocks, str]:
         """Decide the block size, complain about rows whose ids do not fit it."""
@@ -68,7 +72,7 @@ class ListedBlocks:
                     f"{number[row]} block ids for {input_tokens[row]} tokens; {whole[row]} blocks of {size} are needed",
                 )
         settled = Blocks(self.ids, self.offsets, size)
-        return lambda rows: _take(settled, rows), f"{size} tokens a block ({how})"
+        return settled.take, f"{size} tokens a block ({how})"
 
     def _infer(self, number: IntArray, tokens: IntArray, complaints: Complaints) -> int:
         agree = {size: _agreeing(number, tokens, size) for size in COMMON_SIZES}
@@ -89,13 +93,6 @@ class ListedBlocks:
 def _agreeing(number: IntArray, tokens: IntArray, size: int) -> int:
     """Rows whose number of ids is right for `size`, with or without an id for a partial block."""
     return max(int(np.sum(number == -(-tokens // size))), int(np.sum(number == tokens // size)))
-
-
-def _take(blocks: Blocks, rows: IntArray) -> Blocks:
-    lengths = np.diff(blocks.offsets)[rows]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    where = np.repeat(blocks.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Blocks(blocks.ids[where], offsets, blocks.block_size)
 
 
 @dataclass(frozen=True)

@@ -68,13 +68,13 @@ def whole_number(cell: object) -> int:
     return int(number)
 
 
-def counts(table: Table, column: str, complaints: Complaints, least: int = 0) -> IntArray:
-    """Column of whole numbers, `least` or more; 0 where a cell is none and was complained about."""
+def counts(table: Table, column: str, complaints: Complaints, least: int = 0, most: int = _MOST_TOKENS) -> IntArray:
+    """Column of whole numbers from `least` to `most`; 0 where a cell is none and was complained about."""
     result = np.zeros(len(table), np.int64)
     for row, cell in enumerate(table.columns[column]):
         try:
             value = whole_number(cell)
-            if not least <= value <= _MOST_TOKENS:
+            if not least <= value <= most:
                 raise ValueError
         except ValueError:
             shown = "missing" if missing(cell) else f"{cell!s:.40}"

@@ -10,6 +10,7 @@ import numpy as np
 from simkv.workload.formats.base import Ask, Columns
 from simkv.workload.formats.blocks import ListedBlocks
 from simkv.workload.formats.cells import UNITS, Times, counts, ids, int_lists, labels, missing, times
+from simkv.workload.formats.contents import ANSWER, LENGTHS, STARTS, read_contents
 from simkv.workload.formats.public import check_output_ids, lengths
 from simkv.workload.formats.table import Complaints, Table
 from simkv.workload.request import IntArray
@@ -23,7 +24,7 @@ _NAME = ("request_id", "id")
 _BLOCKS = ("block_ids", "hash_ids")
 _OTHERS = (
     *("input_tokens", "output_tokens", "output_token_ids", "max_new_tokens", "accept"),
-    *("block_size", "ignore_eos", "concurrency", "think_ns"),
+    *("block_size", "ignore_eos", "concurrency", "previous", "think_ns", STARTS, LENGTHS, ANSWER),
 )
 
 
@@ -49,6 +50,10 @@ class _Plain:
         if blocks:
             listed = ListedBlocks.of(int_lists(table, blocks, complaints), size=size, open_end=size is not None)
             columns.blocks = listed if size is not None or len(listed.ids) else None
+        columns.contents = read_contents(table, complaints)
+        if columns.contents is not None and columns.blocks is not None:
+            raise complaints.fail(f"is given beside {blocks}; keep one of the two", STARTS)
+        columns.previous = ids(table, "previous", complaints) if "previous" in table.columns else None
         columns.ignore_eos = bool(_constant(table, "ignore_eos", complaints))
         columns.concurrency = _constant(table, "concurrency", complaints)
         columns.think_ns = counts(table, "think_ns", complaints) if "think_ns" in table.columns else None

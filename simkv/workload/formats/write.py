@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from simkv.workload.formats.cells import UNITS
-from simkv.workload.request import Workload
+from simkv.workload.formats.contents import ANSWER, LENGTHS, STARTS
+from simkv.workload.request import IntArray, Workload
 
 __all__ = ["WRITERS", "decimal_text", "lost"]
 
@@ -35,6 +36,9 @@ def _columns(workload: Workload) -> dict[str, Iterable[Any]]:
         columns["session"] = workload.session.tolist()
     if workload.accept is not None:
         columns["accept"] = (part.tolist() for part in workload.accept)
+    if workload.previous is not None:
+        names = (*workload.request_id, "")  # -1 is the last
+        columns["previous"] = [names[row] for row in workload.previous.tolist()]
     if workload.think_ns is not None:
         columns["think_ns"] = workload.think_ns.tolist()
     if workload.concurrency is not None:
@@ -43,14 +47,19 @@ def _columns(workload: Workload) -> dict[str, Iterable[Any]]:
         columns["ignore_eos"] = [1] * n
     if workload.blocks is not None:
         columns["block_size"] = [workload.blocks.block_size] * n
-        columns["block_ids"] = _block_lists(workload)
+        columns["block_ids"] = _lists(workload.blocks.ids, workload.blocks.offsets)
+    if workload.contents is not None:
+        contents = workload.contents
+        columns[STARTS] = _lists(contents.starts, contents.offsets)
+        columns[LENGTHS] = _lists(contents.lengths, contents.offsets)
+        if contents.outputs is not None:
+            columns[ANSWER] = contents.outputs.tolist()
     return columns
 
 
-def _block_lists(workload: Workload) -> Iterator[list[int]]:
-    if workload.blocks is not None:
-        for start, end in pairwise(workload.blocks.offsets.tolist()):
-            yield workload.blocks.ids[start:end].tolist()
+def _lists(flat: IntArray, offsets: IntArray) -> Iterator[list[int]]:
+    for start, end in pairwise(offsets.tolist()):
+        yield flat[start:end].tolist()
 
 
 def _csv(workload: Workload) -> Iterator[str]:
@@ -77,7 +86,8 @@ def _mooncake(workload: Workload) -> Iterator[str]:
     lengths = zip(
         workload.arrival_ns.tolist(), workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True
     )
-    lists = _block_lists(workload) if workload.blocks is not None else iter([None] * len(workload))
+    blocked = workload.blocks
+    lists = iter([None] * len(workload)) if blocked is None else _lists(blocked.ids, blocked.offsets)
     for (arrival, given, made), blocks in zip(lengths, lists, strict=True):
         ids = "" if blocks is None else f', "hash_ids": {json.dumps(blocks)}'
         stamp = decimal_text(arrival, "ms")
