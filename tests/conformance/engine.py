@@ -31,9 +31,14 @@ class Engine:
                 now, group = group[: self.together], group[self.together :]
                 done = self._once(driver, now)
                 yield from done
-                if len(done) < len(now):  # the one after the last result ended the process
-                    self.crashed.append(now[len(done)]["name"])
-                    group = now[len(done) + 1 :] + group
+                if len(done) == len(now):
+                    continue
+                # The one after the last result ended the process, or one before it spoiled the process.
+                last, group = now[len(done)], now[len(done) + 1 :] + group
+                again = self._once(driver, [last]) if done else []
+                yield from again
+                if not again:
+                    self.crashed.append(last["name"])
 
     def _once(self, driver: str, cases: list[Case]) -> list[Case]:
         with tempfile.TemporaryDirectory() as folder:
