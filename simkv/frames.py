@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from simkv.engines.base import LIMITS, Plan
+from simkv.engines.base import EVICTION_CAUSES, LIMITS, Plan
 from simkv.simulation import KINDS, TIMELINE_FLOATS, TIMELINE_INTS, Outcome
 from simkv.workload.request import Workload
 
@@ -19,6 +19,7 @@ __all__ = ["Frames"]
 FULL_FROM = 0.99
 # Share of time from which a limit that keeps requests waiting is the binding one.
 BINDING_FROM = 0.01
+_ROOM = {"prefill": "prefill", "decode": "decode step", "retraction": "batch after a retraction"}
 
 
 class Frames:
@@ -35,7 +36,7 @@ class Frames:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {name: np.zeros(1, np.int64) for name in TIMELINE_INTS}
         columns |= {name: np.zeros(1) for name in TIMELINE_FLOATS}
-        outcome = Outcome(columns, [], none, none, none, none, none, none, none, [], 0, 0)
+        outcome = Outcome(columns, [], none, none, none, none, none, none, none, none, none, [], 0, 0)
         return cls(plan, Workload(none, none, none, ()), outcome)
 
     # ---- pools
@@ -61,14 +62,16 @@ class Frames:
         }
         usages = []
         for pool, capacity in self.capacities.items():
-            available = raw[f"{pool}_available"]
-            usage = (capacity - available) / capacity
+            available, evictable, protected = (
+                raw[f"{pool}_{state}"] for state in ("available", "evictable", "protected")
+            )
+            usage = (capacity - available - evictable) / capacity
             usages.append(usage)
             columns[f"{pool}_token_usage"] = usage
             columns[f"{pool}_available_tokens"] = available
-            columns[f"{pool}_evictable_tokens"] = np.zeros(len(available), np.int64)
-            columns[f"{pool}_protected_tokens"] = np.zeros(len(available), np.int64)
-            columns[f"{pool}_uncached_tokens"] = capacity - available
+            columns[f"{pool}_evictable_tokens"] = evictable
+            columns[f"{pool}_protected_tokens"] = protected
+            columns[f"{pool}_uncached_tokens"] = capacity - available - evictable - protected
         columns["token_usage"] = np.maximum.reduce(usages)
         for name in (
             "num_running_reqs",
@@ -81,14 +84,26 @@ class Frames:
         columns["new_token_ratio"] = raw["new_token_ratio"]
         with np.errstate(invalid="ignore"):
             columns["spec_accept_length"] = raw["accepted_tokens"] / raw["verified_reqs"]
-        columns["cache_hit_rate"] = np.full(len(raw["time_ns"]), np.nan)
+            # Of the tokens a prefill step's prompts have, those it need not compute.
+            hit = raw["hit_tokens"] + raw["rehit_tokens"]
+            columns["cache_hit_rate"] = np.where(raw["kind"] == 1, hit / (hit + raw["prefill_tokens"]), np.nan)
         columns["overallocated_tokens"] = raw["overallocated_tokens"]
         columns["window_evicted_swa_tokens"] = raw["window_evicted_swa_tokens"]
-        columns["cache_evicted_full_tokens"] = np.zeros(len(raw["time_ns"]), np.int64)
-        columns["cache_evicted_swa_tokens"] = np.zeros(len(raw["time_ns"]), np.int64)
+        for pool in ("full", "swa"):
+            columns[f"cache_evicted_{pool}_tokens"] = sum(raw[f"cache_evicted_{pool}_{why}"] for why in EVICTION_CAUSES)
+        columns["tombstone_tokens"] = self._tombstones
         columns |= self._drafts()
         columns["limit"] = _category(raw["limit"], LIMITS)
         return pd.DataFrame(columns)
+
+    @property
+    def _tombstones(self) -> Any:
+        """Tokens whose full half is in the prefix cache, the SWA half not."""
+        raw = self.outcome.timeline
+        if len(self.capacities) < 2:
+            return np.zeros(len(raw["time_ns"]), np.int64)
+        cached = {pool: raw[f"{pool}_evictable"] + raw[f"{pool}_protected"] for pool in self.capacities}
+        return cached["full"] - cached["swa"]
 
     def _drafts(self) -> dict[str, Any]:
         """Tokens and bytes resident in each draft depth's pools, and of those, what its attention can still see."""
@@ -130,9 +145,10 @@ class Frames:
                 "finished_s": seconds(o.finished_ns),
                 "input_tokens": w.input_tokens,
                 "output_tokens": o.output_tokens,
-                "hit_tokens": np.zeros(len(w), np.int64),
-                # Whatever was prefilled beyond the prompt had its KV before.
-                "recomputed_tokens": np.maximum(o.prefilled_tokens - w.input_tokens, 0),
+                "cached_tokens": o.cached_tokens,
+                "rehit_tokens": o.rehit_tokens,
+                # Whatever was prefilled beyond what the prompt lacked had its KV before.
+                "recomputed_tokens": np.maximum(o.prefilled_tokens + o.cached_tokens - w.input_tokens, 0),
                 "retractions": o.retractions,
                 "state": pd.Categorical(o.state, ["completed", "refused", "aborted", "unfinished", "never arrived"]),
             }
@@ -167,19 +183,7 @@ class Frames:
             if e.event != "clip"
         ]
         frame = pd.DataFrame(rows, columns=["time_ns", "event", "request_id", "pool", "tokens", "cause"])
-        raw = self.outcome.timeline
-        evicted = np.flatnonzero(raw["window_evicted_swa_tokens"])
-        window = pd.DataFrame(
-            {
-                "time_ns": raw["time_ns"][evicted],
-                "event": "window-eviction",
-                "request_id": "-",
-                "pool": "swa",
-                "tokens": raw["window_evicted_swa_tokens"][evicted],
-                "cause": "out of the sliding window",
-            }
-        )
-        both = pd.concat([frame, window]) if len(frame) else window
+        both = pd.concat([part for part in (frame, *self._evictions()) if len(part)] or [frame])
         both = both.sort_values("time_ns", kind="stable", ignore_index=True)
         out = pd.DataFrame({"time_s": both["time_ns"].astype(np.int64) / 1e9})
         for name in ("event", "pool", "cause"):
@@ -187,6 +191,20 @@ class Frames:
         out["request_id"] = both["request_id"].astype("str")
         out["tokens"] = both["tokens"].astype(np.int64)
         return out[["time_s", "event", "request_id", "pool", "tokens", "cause"]]
+
+    def _evictions(self) -> Iterator[pd.DataFrame]:
+        """One row a step in which something was evicted, by pool and cause."""
+        raw = self.outcome.timeline
+        columns = [("window-eviction", "swa", "window_evicted_swa_tokens", "out of the sliding window")]
+        columns += [
+            ("cache-eviction", pool, f"cache_evicted_{pool}_{why}", f"room for a {_ROOM[why]}")
+            for pool in ("full", "swa")
+            for why in EVICTION_CAUSES
+        ]
+        for event, pool, column, cause in columns:
+            steps = np.flatnonzero(raw[column])
+            told = {"event": event, "request_id": "-", "pool": pool, "tokens": raw[column][steps], "cause": cause}
+            yield pd.DataFrame({"time_ns": raw["time_ns"][steps], **told})
 
     # ---- summary
     @cached_property
@@ -218,7 +236,10 @@ class Frames:
         out["tokens.input"] = int(self.workload.input_tokens[done].sum())
         out["tokens.output"] = int(o.output_tokens[done].sum())
         out["tokens.generated"] = int(o.output_tokens.sum())
-        out["tokens.recomputed"] = int(self.requests["recomputed_tokens"].sum())
+        for name in ("cached", "rehit", "recomputed"):
+            out[f"tokens.{name}"] = int(self.requests[f"{name}_tokens"].sum())
+        asked = int(self.workload.input_tokens[o.admitted_ns >= 0].sum())
+        out["cache_hit_rate"] = out["tokens.cached"] / asked if asked else float("nan")
         out["simulated_s"] = span
         out["steps.prefill"], out["steps.decode"] = int(kinds[1]), int(kinds[2])
         out["output_tokens_per_s"] = out["tokens.output"] / span if span else 0.0
@@ -231,7 +252,9 @@ class Frames:
             out |= _stats(name, self.timeline[name].to_numpy(), self._weights)
         out |= self._limits()
         out["overallocated_tokens.peak"] = int(o.timeline["overallocated_tokens"].max(initial=0))
-        out["window_evicted_swa_tokens"] = int(o.timeline["window_evicted_swa_tokens"].sum())
+        for name in ("window_evicted_swa", "cache_evicted_full", "cache_evicted_swa"):
+            out[f"{name}_tokens"] = int(self.timeline[f"{name}_tokens"].sum())
+        out["tombstone_tokens.peak"] = int(self.timeline["tombstone_tokens"].max()) if len(self.timeline) else 0
         out["draft_worker.busy_s"] = o.draft_busy_ns / 1e9
         out["target_worker.busy_s"] = o.target_busy_ns / 1e9
         out["max_total_num_tokens"] = plan.max_total_num_tokens

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "PLOTS", "Run", "engine_for", "load_run", "simulate"]
 
 SCHEMA = 1
-PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "dashboard")
+PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
 _FRAMES = ("timeline", "requests", "events")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -119,7 +119,7 @@ class Run:
         Parameters
         ----------
         kind : str
-            ``utilization``, ``eviction``, ``oom``, ``concurrency``, ``draft``, or ``dashboard`` (all, a Figure).
+            ``utilization``, ``eviction``, ``oom``, ``concurrency``, ``draft``, ``cache``, or ``dashboard`` (all, a Figure).
         ax : Axes, optional
             Where to draw; a new figure otherwise.
         title : str, optional
@@ -141,6 +141,7 @@ class Run:
             "eviction": plotting.eviction,
             "concurrency": plotting.concurrency,
             "draft": plotting.draft,
+            "cache": plotting.cache,
         }[kind]
         return draw(self.timeline, self.plan, ax=ax, title=title)
 
@@ -301,12 +302,15 @@ def engine_for(
     InfeasibleError
         The engine would not start.
     ScenarioError
-        The prefix cache is on, which is not simulated yet.
+        The prefix cache is on and would hold state that is not simulated.
     """
     r = scenario.resolved
     engine = build_scheduler(r.arch, r.settings, plan, retraction_order)
-    if not r.settings.disable_radix_cache:
-        message = "false: the prefix cache is sized but not simulated yet; set it to true"
+    if not r.settings.disable_radix_cache and r.arch.state_bytes(r.settings.tp_size):
+        message = (
+            f"false: the prefix cache of {r.arch.name} also holds short-convolution state, which is not simulated; "
+            "set it to true"
+        )
         raise ScenarioError(scenario.source, [Problem("memory.disable_radix_cache", message)])
     return engine
 

@@ -34,6 +34,8 @@ _CLOCK = (
     "num_refused_reqs",
     "accepted_tokens",
     "verified_reqs",
+    "hit_tokens",
+    "rehit_tokens",
 )
 TIMELINE_FLOATS = ("new_token_ratio",)
 TIMELINE_INTS = (*_CLOCK, *(name for name in Usage._fields if name not in TIMELINE_FLOATS))
@@ -69,6 +71,9 @@ class Outcome:
         ``output_tokens`` is what the client got.
     prefilled_tokens : int64 array, shape (n,)
         Tokens computed in prefill steps, again after a retraction included.
+    cached_tokens, rehit_tokens : int64 array, shape (n,)
+        Prompt tokens found in the prefix cache when the request was first admitted, and tokens of its own found there
+        when it came back from a retraction.
     state : list of str, length n
         completed, refused, aborted, unfinished or never arrived.
     fault : EngineFault or None
@@ -88,6 +93,8 @@ class Outcome:
     output_tokens: IntArray
     retractions: IntArray
     prefilled_tokens: IntArray
+    cached_tokens: IntArray
+    rehit_tokens: IntArray
     state: list[str]
     end_ns: int
     steps: int
@@ -207,7 +214,8 @@ class Simulation:
         self._times = {name: np.full(n, -1, np.int64) for name in ("arrival", "admitted", "first_token", "finished")}
         # Handle of the engine -> number in the workload; -1 until it has one.
         self._index = np.full(n, -1, np.int64)
-        self._prefilled = np.zeros(n, np.int64)
+        self._prefilled, self._cached, self._rehit = (np.zeros(n, np.int64) for _ in range(3))
+        self._contents = workload.identity()
         self._requests = self._client_view()
         self._done = 0
         self._retracted = 0
@@ -216,6 +224,7 @@ class Simulation:
         self._running = self._waiting = 0
         self._accepted = 0
         self._verified = 0
+        self._hit = self._hit_again = 0
         self._fault: EngineFault | None = None
         self._stopped = False
 
@@ -293,7 +302,8 @@ class Simulation:
         inputs, asked, stops = self._requests
         names, ignore = self.workload.request_id, self.workload.ignore_eos
         for arrived, index in self._arrivals.due(now):
-            request = Request(names[index], inputs[index], asked[index], stops[index], ignore)
+            tokens = None if self._contents is None else self._contents.tokens(index, inputs[index])
+            request = Request(names[index], inputs[index], asked[index], stops[index], ignore, tokens)
             self._times["arrival"][index] = arrived
             refused = self.engine.front_end_refusal(request)
             if refused is None:
@@ -322,10 +332,14 @@ class Simulation:
             self._verified += len(step.batch)
         elif step.kind == "prefill":
             admitted = self._times["admitted"]
-            index = self._index[step.batch]
-            admitted[index[admitted[index] < 0]] = self.now
-            own = len(index) - step.mixed_decode
-            self._prefilled[index[:own]] += step.extend_lens[:own]
+            own = self._index[step.batch[: len(step.batch) - step.mixed_decode]]
+            fresh = admitted[own] < 0
+            admitted[own[fresh]] = self.now
+            self._prefilled[own] += step.extend_lens[: len(own)]
+            hits = np.array(step.hit_lens, np.int64)
+            self._cached[own] += hits * fresh
+            self._rehit[own] += hits * ~fresh
+            self._hit, self._hit_again = int(hits[fresh].sum()), int(hits[~fresh].sum())
         job = _Job(step, self.env.event(), self.step_time(step.work))
         self._queue.put(job)
         self._steps += 1
@@ -357,9 +371,9 @@ class Simulation:
             batch, prefill = len(step.batch), step.work.prefill_tokens
         usage = self.engine.usage(step)
         clock = (self.now, duration, kind, batch, prefill, self._refused, self._accepted, self._verified)
-        self._recorder.append((*clock, *usage[:-1]), usage[-1:])
+        self._recorder.append((*clock, self._hit, self._hit_again, *usage[:-1]), usage[-1:])
         self._running, self._waiting = usage.num_running_reqs, usage.num_queue_reqs
-        self._refused = self._accepted = self._verified = 0
+        self._refused = self._accepted = self._verified = self._hit = self._hit_again = 0
         if self._progress is not None and self._steps % self._progress_every == 0:
             self._progress(
                 Progress(
@@ -434,6 +448,8 @@ class Simulation:
             output_tokens=output,
             retractions=retractions,
             prefilled_tokens=self._prefilled,
+            cached_tokens=self._cached,
+            rehit_tokens=self._rehit,
             state=state,
             end_ns=self.now,
             steps=self._steps,

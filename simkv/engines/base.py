@@ -10,8 +10,10 @@ import numpy as np
 from simkv.errors import EngineFault
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
+from simkv.workload.tokens import Tokens
 
 __all__ = [
+    "EVICTION_CAUSES",
     "LIMITS",
     "Charge",
     "Disagreement",
@@ -26,6 +28,9 @@ __all__ = [
 ]
 
 LIMITS = ("arrival", "full", "swa", "rows", "chunk")
+
+EVICTION_CAUSES = ("prefill", "decode", "retraction")
+"""What a prefix cache is asked to make room for."""
 
 Mapping = Literal["none", "target", "identity"]
 
@@ -245,6 +250,8 @@ class Request:
         Output length at which the model emits its end of sequence; None: the request ends by length.
     ignore_eos : bool
         As the request's sampling parameter.
+    tokens : Tokens or None
+        What prompt and answer are made of; None: nothing that another request has too.
     """
 
     name: str
@@ -252,6 +259,7 @@ class Request:
     max_new_tokens: int
     stop_tokens: int | None = None
     ignore_eos: bool = False
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +302,8 @@ class Step:
         Request handles in batch order.
     extend_lens, prefix_lens : list of int
         Per row of a prefill step: tokens computed, tokens before them. Empty for decode.
+    hit_lens : list of int
+        Per row of a prefill step: tokens found in the prefix cache when it was admitted, 0 for one that goes on.
     mixed_decode : int
         How many rows at the end of a prefill batch are decoding rows (mixed chunk).
     verify : bool
@@ -314,6 +324,7 @@ class Step:
     batch: IntArray
     extend_lens: list[int]
     prefix_lens: list[int]
+    hit_lens: list[int] = field(default_factory=list)
     mixed_decode: int = 0
     verify: bool = False
     verify_index: IntArray | None = None
@@ -333,13 +344,18 @@ class Usage(NamedTuple):
     num_retracted_reqs, num_aborted_reqs : int
         Since the last call.
     full_available, swa_available : int
-        Tokens that can be allocated; -1 where there is no such pool.
+        Tokens that are free; -1 where there is no such pool.
+    full_evictable, full_protected, swa_evictable, swa_protected : int
+        Tokens in the prefix cache that can be evicted, and that running requests hold there.
     rows_free : int
         Request slots.
     overallocated_tokens : int
         Allocated beyond the committed tokens.
     window_evicted_swa_tokens : int
         Since the last call.
+    cache_evicted_full_prefill ... cache_evicted_swa_retraction : int
+        Tokens evicted from the prefix cache since the last call, by pool and by what room was made for
+        (:data:`EVICTION_CAUSES`).
     live_tokens, live_window_tokens : int
         Committed tokens of all requests that hold KV; of those, what a sliding layer can still see.
     limit : int
@@ -353,10 +369,20 @@ class Usage(NamedTuple):
     num_retracted_reqs: int
     num_aborted_reqs: int
     full_available: int
+    full_evictable: int
+    full_protected: int
     swa_available: int
+    swa_evictable: int
+    swa_protected: int
     rows_free: int
     overallocated_tokens: int
     window_evicted_swa_tokens: int
+    cache_evicted_full_prefill: int
+    cache_evicted_full_decode: int
+    cache_evicted_full_retraction: int
+    cache_evicted_swa_prefill: int
+    cache_evicted_swa_decode: int
+    cache_evicted_swa_retraction: int
     live_tokens: int
     live_window_tokens: int
     limit: int

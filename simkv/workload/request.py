@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simkv.workload.tokens import Contents, contents_of_blocks
+
 __all__ = ["LONGEST_NS", "Blocks", "IntArray", "Workload", "WorkloadInfo"]
 
 IntArray = NDArray[np.int64]
@@ -122,6 +124,12 @@ class Workload:
     def mean_rate(self) -> float:
         """Requests per second over the span; 0 when everything arrives at once."""
         return (len(self) - 1) / self.span_s if self.span_s > 0 else 0.0
+
+    def identity(self) -> Contents | None:
+        """What prompts and answers are made of; None: no request shares anything with another."""
+        if self.blocks is None:
+            return None
+        return contents_of_blocks(self.blocks.ids, self.blocks.offsets, self.blocks.block_size, self.input_tokens)
 
     def digest(self) -> str:
         """SHA-256 over the request columns: two workloads with the same digest simulate alike."""

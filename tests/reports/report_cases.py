@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import simkv
-from simkv.engines.sglang.memory import LIVE
 from simkv.engines.sglang.scheduling import Batch, Scheduler
+from simkv.engines.sglang.table import LIVE
 from simkv.workload.request import Workload
+from simkv.workload.tokens import private_tokens
 
 GIB = 1 << 30
 PLENTY = 1 << 45
@@ -113,9 +114,10 @@ def decoding(engine: Scheduler, held: Sequence[tuple[int, int, int]]) -> list[in
     for number, (given, made, wanted) in enumerate(held):
         handle = engine.table.add(given, wanted, wanted, ignore_eos=False, to_abort=False)
         stored = given + made - 1
-        engine.memory.take(-(-stored // engine.page) * engine.page)
-        engine.memory.take_row(1)
-        table = engine.table
+        table, one = engine.table, np.array([handle])
+        engine.memory.add(private_tokens(handle))
+        engine.memory.open_rows(one)
+        engine.memory.grow(one, 0 * one, 0 * one + stored, -(-stored // engine.page) * engine.page)
         table.allocated[handle] = table.committed[handle] = stored
         table.output[handle], table.status[handle] = made, LIVE
         engine._names.append(f"r{number}")

@@ -8,6 +8,7 @@ from report_cases import PLENTY, dense, hybrid, peak_tokens, prefills, requests,
 import simkv
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.memory import KvMemory
+from simkv.engines.sglang.pools import Pools
 from simkv.errors import InfeasibleError
 from simkv.memory.pages import CountedPool
 
@@ -123,7 +124,7 @@ def test_R18_a_stated_number_of_requests_sizes_the_pool_for_them() -> None:
 
 def test_R19_need_of_a_request_that_resumes_on_a_cached_window() -> None:
     # Only the rule: 8 new prompt tokens count as a page of 64, then 16 outputs and a page; not window and page.
-    memory = KvMemory(CountedPool("full", 1 << 20, 64), CountedPool("swa", 2112, 64), 8, 64)
+    memory = KvMemory(Pools(CountedPool("full", 1 << 20, 64), CountedPool("swa", 2112, 64), 64, 8))
     one = PrefillPass(
         memory, memory.table.input_tokens[:0], 0.7, max_prefill_tokens=16_384, chunk=8192, mixed=0, window=1024
     )
@@ -135,7 +136,7 @@ def test_R19_need_of_a_request_that_resumes_on_a_cached_window() -> None:
 
 def r20(prompt: int, chunk: int | None, *, free: int = 2048) -> tuple[Verdict, PrefillPass, KvMemory]:
     """One candidate against an SWA pool of 13,056 tokens of which ``free`` are free, window 128, page 256."""
-    memory = KvMemory(CountedPool("full", 1 << 20, 256), CountedPool("swa", 13_056, 256), 64, 256)
+    memory = KvMemory(Pools(CountedPool("full", 1 << 20, 256), CountedPool("swa", 13_056, 256), 256, 64))
     assert memory.swa is not None
     memory.swa.take(13_056 - free)
     handle = memory.table.add(prompt, 500, 500, ignore_eos=False, to_abort=False)

@@ -8,6 +8,7 @@ from report_cases import GIB, dense, hybrid, model, peak_tokens, requests, run, 
 import simkv
 from simkv.engines.base import Request
 from simkv.engines.sglang.memory import KvMemory
+from simkv.engines.sglang.pools import Pools
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode, extra_context_len
 from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings, Spec
@@ -202,7 +203,7 @@ def test_R30_a_thousand_requests_in_sequence_lose_nothing() -> None:
 
 def checked(name: str, capacity: int, available: int, held: int) -> str:
     pool = CountedPool(name, capacity, 256)
-    memory = KvMemory(pool, None, 10, 256)
+    memory = KvMemory(Pools(pool, None, 256, 10))
     pool.available = available
     handle = memory.table.add(held, 1, 1, ignore_eos=False, to_abort=False)
     memory.table.allocated[handle] = memory.table.committed[handle] = held

@@ -43,11 +43,13 @@ class PrefillPass:
         Decoding rows that will ride along (mixed chunk).
     window : int or None
         Window of the SWA cache; None without an SWA pool.
+    max_requests : int or None
+        Most requests of one pass.
 
     Attributes
     ----------
-    admitted : list of int
-        Handles, in order.
+    admitted, hits : list of int
+        Handles, in order, and the tokens each was found to have in the prefix cache (0 for a prompt that goes on).
     new_chunked : int
         Handle whose prompt was cut in this pass, or -1.
     lost : list of int
@@ -66,10 +68,12 @@ class PrefillPass:
         chunk: int | None,
         mixed: int,
         window: int | None,
+        max_requests: int | None = None,
     ) -> None:
         self.memory = memory
         self.page = memory.page_size
         self.window = window
+        self._most = max_requests
         self.ratio = ratio
         self.rem_input = max_prefill_tokens - mixed
         self.rem_chunk = None if chunk is None else chunk - mixed
@@ -77,6 +81,7 @@ class PrefillPass:
         self.current_offset = mixed
         self.swa_offset = 0
         self.admitted: list[int] = []
+        self.hits: list[int] = []
         self.new_chunked = -1
         self.lost: list[int] = []
         self.short_pool = ""
@@ -97,26 +102,19 @@ class PrefillPass:
 
     # ---- what is left
     @property
-    def _free(self) -> int:
-        pool = self.memory.full if self.memory.full is not None else self.memory.swa
-        assert pool is not None
-        return pool.available
-
-    @property
     def rem_total(self) -> float:
         """Tokens left after what everybody may still decode."""
-        return self._free - self.total_offset
+        return self.memory.reclaimable - self.total_offset
 
     @property
     def rem_current(self) -> int:
         """Tokens left after what this pass allocates."""
-        return self._free - self.current_offset
+        return self.memory.reclaimable - self.current_offset
 
     @property
     def rem_swa(self) -> int:
         """SWA tokens left; running requests reserve none."""
-        assert self.memory.swa is not None
-        return self.memory.swa.available - self.swa_offset
+        return self.memory.reclaimable_swa - self.swa_offset
 
     def state(self) -> Verdict:
         """Whether the pass can go on (schedule_policy.py:895-952)."""
@@ -158,13 +156,31 @@ class PrefillPass:
 
     # ---- candidates
     def add(self, handle: int) -> Verdict:
-        """Admit a waiting request if it fits (schedule_policy.py:1395-1590)."""
-        table = self.memory.table
-        if table.ignore_eos[handle]:
+        """Admit a waiting request if it fits (schedule_policy.py:1395-1590).
+
+        Its cached prefix is found first, and held while the rest is weighed: what it can reuse is not there to be
+        evicted for it.
+        """
+        memory, table = self.memory, self.memory.table
+        memory.match(handle)
+        if self._most is not None and len(self.admitted) >= self._most:
+            return Verdict.OTHER
+        if memory.tree is None and table.ignore_eos[handle]:
             return self._add_ignore_eos(handle)
+        memory.lock(handle)
+        verdict = self._select(handle)
+        if verdict is not Verdict.CONTINUE:
+            memory.unlock(handle)
+            return verdict
+        return self.state()
+
+    def _select(self, handle: int) -> Verdict:
+        """Take a candidate in, whole or cut; CONTINUE says that it was."""
+        table = self.memory.table
+        prefix = int(table.prefix_len[handle])
         left = int(table.max_new[handle]) - int(table.output[handle])
         max_new = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
-        extend = int(table.input_tokens[handle]) + int(table.output[handle])
+        extend = int(table.input_tokens[handle]) + int(table.output[handle]) - prefix
         fits, limit = self._chunk_for(extend, extend + max_new + self.page, max_new)
         if not fits:
             return Verdict.NO_TOKEN
@@ -179,14 +195,15 @@ class PrefillPass:
             if extend <= 0:
                 return Verdict.OTHER
             charged = 0
-        self._commit(handle, 0, extend, charged, chunked=chunked)
-        return self.state()
+        self._commit(handle, prefix, extend, charged, chunked=chunked)
+        return Verdict.CONTINUE
 
     def _commit(self, handle: int, prefix: int, extend: int, max_new: int, *, chunked: bool) -> None:
         table = self.memory.table
         table.prefix_len[handle] = prefix
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
+        self.hits.append(prefix)
         if chunked:
             if self.new_chunked >= 0:
                 self.lost.append(self.new_chunked)
@@ -225,6 +242,7 @@ class PrefillPass:
         extend = min(left, room)
         table.extend_end[handle] = prefix + extend
         self.admitted.append(handle)
+        self.hits.append(0)
         cut = left > room
         self._charge(extend, 0 if cut else min(int(table.max_new[handle]), CLIP_MAX_NEW_TOKENS))
         return cut

@@ -9,6 +9,9 @@ ENGINE_FAULTS = {
     "the next idle check (managers/schedule_policy.py:1692-1693)",
     "F2": "livelock: a chunked prompt holds the whole SWA pool, and its out-of-window slots are freed only when its next "
     "chunk is scheduled (managers/schedule_batch.py:4105-4122)",
+    "F3": "an all-sliding model: slots that the window of a long answer freed are put into the prefix tree when the "
+    "request ends, so they are free and cached at once; the idle check finds too many and the scheduler process dies "
+    "(mem_cache/radix_cache.py:510-543)",
     "F5": "a prompt within one page of the pool's size is accepted and never admitted; it blocks the queue for ever "
     "(mem_cache/allocator/base.py:88-105 rounds, the admission test does not)",
     "D14": "with chunking off, a prompt that can never fit the SWA pool waits for ever at the head of the queue "

@@ -1,155 +1,134 @@
-"""What requests hold: one row of columns a request, and the pools they allocate from.
+"""Who holds which KV: requests, and the prefix tree that outlives them.
 
-Mutation happens here and only here; the rules of who allocates when are in :mod:`.scheduling`. Every operation is
-vectorised over the rows it is given.
+Mutation happens here and only here; the rules of who allocates when are in :mod:`.scheduling`. Whether slots are
+counted or have numbers is the pools' business: the operations are the same.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from simkv.engines.sglang.reserve import ceil_page
+from simkv.engines.base import EVICTION_CAUSES
+from simkv.engines.sglang.pools import Pools
+from simkv.engines.sglang.reserve import ceil_page, floor_page
+from simkv.engines.sglang.table import RequestTable
 from simkv.errors import InvariantError
 from simkv.memory.pages import CountedPool
+from simkv.memory.radix import Lock, Node, RadixTree
 from simkv.workload.request import IntArray
+from simkv.workload.tokens import Tokens
 
-__all__ = ["FINISHED", "LIVE", "RETRACTED", "KvMemory", "RequestTable"]
-
-LIVE, RETRACTED, FINISHED = 0, 1, 2
-
-_COLUMNS = (
-    "input_tokens",
-    "max_new",
-    "stop_at",
-    "output",
-    "committed",
-    "allocated",
-    "protected",
-    "swa_evicted",
-    "decode_idx",
-    "extend_idx",
-    "prefix_len",
-    "extend_end",
-    "middle_chunks",
-    "verifies",
-    "finished_len",
-    "retractions",
-    "status",
-)
+__all__ = ["Holding", "KvMemory"]
 
 
-class RequestTable:
-    """Columns of request state, indexed by handle.
+class Holding(NamedTuple):
+    """Tokens of one pool, by who has them; they add up to its capacity in whole pages."""
 
-    ``input_tokens``, ``max_new`` (after clipping), ``stop_at`` (output length at which the request ends), ``output``
-    (tokens generated and processed), ``committed`` / ``allocated`` (valid KV and slots held, ``kv_committed_len`` and
-    ``kv_allocated_len``), ``protected`` (prefix owned by the tree), ``swa_evicted`` (window cursor), ``decode_idx`` /
-    ``extend_idx`` (batches prepared), ``prefix_len`` / ``extend_end`` (span of the last prefill chunk),
-    ``middle_chunks`` (chunks in flight that are not the last), ``verifies`` (verify steps launched),
-    ``finished_len`` (tokens the client gets; -1 while running), ``retractions``, ``status``.
-    """
-
-    input_tokens: IntArray
-    max_new: IntArray
-    stop_at: IntArray
-    output: IntArray
-    committed: IntArray
-    allocated: IntArray
-    protected: IntArray
-    swa_evicted: IntArray
-    decode_idx: IntArray
-    extend_idx: IntArray
-    prefix_len: IntArray
-    extend_end: IntArray
-    middle_chunks: IntArray
-    verifies: IntArray
-    finished_len: IntArray
-    retractions: IntArray
-    status: IntArray
-
-    def __init__(self, capacity: int = 1024) -> None:
-        self.size = 0
-        self._data = np.zeros((len(_COLUMNS), max(capacity, 1)), np.int64)
-        self.ignore_eos = np.zeros(max(capacity, 1), np.bool_)
-        self.to_abort = np.zeros(max(capacity, 1), np.bool_)
-        self._name_columns()
-
-    def _name_columns(self) -> None:
-        for name, column in zip(_COLUMNS, self._data, strict=True):
-            setattr(self, name, column)
-
-    def add(self, input_tokens: int, max_new: int, stop_at: int, *, ignore_eos: bool, to_abort: bool) -> int:
-        """Append a request; returns its handle."""
-        handle = self.size
-        if handle == self._data.shape[1]:
-            self._data = np.concatenate([self._data, np.zeros_like(self._data)], axis=1)
-            self.ignore_eos = np.concatenate([self.ignore_eos, np.zeros_like(self.ignore_eos)])
-            self.to_abort = np.concatenate([self.to_abort, np.zeros_like(self.to_abort)])
-            self._name_columns()
-        self.size += 1
-        self.input_tokens[handle] = input_tokens
-        self.max_new[handle] = max_new
-        self.stop_at[handle] = stop_at
-        self.finished_len[handle] = -1
-        self.ignore_eos[handle] = ignore_eos
-        self.to_abort[handle] = to_abort
-        return handle
+    available: int
+    evictable: int
+    protected: int
+    uncached: int
 
 
 class KvMemory:
-    """Pools and request rows of one server without a prefix tree.
+    """Pools, requests and prefix tree of one server.
 
     Parameters
     ----------
-    full : CountedPool or None
-        None for a model whose layers all slide.
-    swa : CountedPool or None
-        None for a model without split.
-    rows : int
-        Request rows (``max_running_requests``).
-    page_size : int
-        Page of both pools.
+    pools : Pools
+        The target's pools.
+    tree : RadixTree or None
+        None with ``--disable-radix-cache``.
+    window : int or None
+        Sliding window of the SWA cache; None without an SWA pool.
     exact_release : bool
         False with the fault ``unaligned-reserve``: what a request recorded is freed, the tail of its last page is
         lost.
+    keeps_dead_slots : bool
+        An all-SWA model inserts slots its window freed already (fault F3); False: they stay out of the tree.
+
+    Attributes
+    ----------
+    table : RequestTable
+    rows_free : int
+        Request rows nobody has.
+    window_evicted : int
+        SWA tokens freed because they slid out of a window.
+    evicted : dict
+        (pool, cause) to tokens evicted from the tree to make room.
+    counted_twice : int
+        SWA tokens that are free and in the tree, or free twice (fault F3).
     """
 
     def __init__(
         self,
-        full: CountedPool | None,
-        swa: CountedPool | None,
-        rows: int,
-        page_size: int,
+        pools: Pools,
+        tree: RadixTree | None = None,
         *,
+        window: int | None = None,
         exact_release: bool = True,
+        keeps_dead_slots: bool = True,
     ) -> None:
-        self.full = full
-        self.swa = swa
-        self.page_size = page_size
-        self.rows_total = rows
-        self.rows_free = rows
+        self.pools = pools
+        self.full: CountedPool | None = pools.full
+        self.swa: CountedPool | None = pools.swa
+        self.tree = tree
+        self.window = window
+        self.page_size = pools.page_size
+        self.rows_free = self.rows_total = pools.rows
         self.table = RequestTable()
         self.window_evicted = 0
+        self.evicted = {(pool, cause): 0 for pool in ("full", "swa") for cause in EVICTION_CAUSES}
         self.leaked_full = 0
         self.leaked_swa = 0
+        self.counted_twice = 0
         self._exact_release = exact_release
+        self._keeps_dead_slots = keeps_dead_slots
+        # By handle: what the request's tokens are, where its cached prefix ends, and the lock on it.
+        self._tokens: list[Tokens] = []
+        self._nodes: list[Node | None] = []
+        self._locks: list[Lock | None] = []
+        if window is not None:
+            kept = max(window, self.page_size) if tree is not None else window
+            # What stays of a window: whole pages where the rest of the row may go into the tree (mem_cache/common.py:112).
+            self._kept = ceil_page(kept, self.page_size) if tree is not None else kept
 
     # ---- questions
     @property
     def capacity(self) -> int:
         """Tokens the scheduler counts on: the full pool, or the SWA pool of an all-SWA model."""
-        pool = self.full if self.full is not None else self.swa
-        assert pool is not None
-        return pool.capacity
+        return self.pools.main.capacity
 
     def available(self) -> int:
-        """Tokens that can be allocated at once: the smaller side of a split model (allocator/swa.py:163-171)."""
-        if self.full is None:
-            assert self.swa is not None
-            return self.swa.available
-        if self.swa is None:
-            return self.full.available
-        return min(self.full.available, self.swa.available)
+        """Tokens that can be allocated without eviction."""
+        return self.pools.available()
+
+    @property
+    def reclaimable(self) -> int:
+        """Tokens of the main pool that are free or can be evicted."""
+        return self.pools.main.available + (self.tree.full_evictable if self.tree is not None else 0)
+
+    @property
+    def reclaimable_swa(self) -> int:
+        """Tokens of the SWA pool that are free or can be evicted."""
+        assert self.swa is not None
+        return self.swa.available + self._cached("swa")[0]
+
+    def _cached(self, pool: str) -> tuple[int, int]:
+        """Tokens of a pool in the tree: evictable, protected. The only half of a lone pool is the tree's full one."""
+        tree = self.tree
+        if tree is None:
+            return 0, 0
+        if pool == "full" or self.full is None:
+            return tree.full_evictable, tree.full_protected
+        return tree.swa_evictable, tree.swa_protected
+
+    def holding(self, pool: CountedPool) -> Holding:
+        """Who has the tokens of a pool."""
+        evictable, protected = self._cached(pool.name)
+        return Holding(pool.available, evictable, protected, pool.usable - pool.available - evictable - protected)
 
     def short_pool(self, tokens: int) -> str:
         """Name of the pool that cannot give ``tokens``; the full pool first."""
@@ -164,55 +143,206 @@ class KvMemory:
             return int((after - before).sum())
         return int((-(-after // page) + (-before // page)).sum()) * page
 
-    # ---- actions
-    def take_row(self, count: int) -> None:
-        """Give ``count`` requests a row."""
-        self.rows_free -= count
-        if self.rows_free < 0:
-            raise InvariantError(f"{count} request rows taken, {self.rows_free + count} were free")
+    # ---- arrival and prefix
+    def add(self, tokens: Tokens) -> None:
+        """Remember what the newest request of the table is made of: prompt, then answer."""
+        self._tokens.append(tokens)
+        self._nodes.append(None)
+        self._locks.append(None)
 
-    def take(self, tokens: int) -> None:
-        """Allocate whole pages on every side."""
-        if self.full is not None:
-            self.full.take(tokens)
-        if self.swa is not None:
-            self.swa.take(tokens)
+    def match(self, handle: int) -> None:
+        """Find the cached prefix of a waiting request; at least its last token is left to compute.
 
-    def evict_window(self, handles: IntArray, upto: IntArray) -> int:
-        """Free the SWA slots of ``[cursor, upto)`` of each request and move the cursor; returns tokens freed."""
-        assert self.swa is not None
-        table = self.table
-        freed = int((upto - table.swa_evicted[handles]).sum())
-        table.swa_evicted[handles] = upto
-        self.swa.give(freed)
-        self.window_evicted += freed
-        return freed
-
-    def release(self, handle: int) -> tuple[int, int]:
-        """Give back everything a request holds outside the tree, its row too; returns (full, swa) tokens freed.
-
-        The slots below the window cursor go back on the full side only (mem_cache/common.py:152).
+        Notes
+        -----
+        Rule: managers/schedule_batch.py:1692-1785, mem_cache/common.py:193-268.
         """
+        if self.tree is None:
+            return
+        table = self.table
+        length = int(table.input_tokens[handle]) + int(table.output[handle])
+        found = self.tree.match(self._tokens[handle], length - 1)
+        table.prefix_len[handle] = table.protected[handle] = found.length
+        table.branch[handle] = found.branch
+        self._nodes[handle] = found.node
+
+    def refresh(self, handle: int) -> None:
+        """Make the cached prefix of a waiting request recent (managers/schedule_policy.py:282-302)."""
+        if self.tree is not None:
+            table = self.table
+            self.tree.match(self._tokens[handle], int(table.input_tokens[handle]) + int(table.output[handle]))
+
+    def lock(self, handle: int) -> None:
+        """Hold the prefix that was matched."""
+        if self.tree is not None and (node := self._nodes[handle]):
+            self._locks[handle] = self.tree.lock(node)
+
+    def unlock(self, handle: int) -> None:
+        """Let the held prefix go."""
+        if self.tree is not None and (lock := self._locks[handle]):
+            self.tree.unlock(lock)
+            self._locks[handle] = None
+
+    # ---- allocation
+    def make_room(self, tokens: int, cause: str) -> None:
+        """Evict from the tree until ``tokens`` can be allocated on every side, or nothing more can go.
+
+        Notes
+        -----
+        Rule: mem_cache/allocator/base.py:127-139, swa.py:210-220; each side asks for its own shortfall.
+        """
+        tree = self.tree
+        if tree is None:
+            return
+        full = tokens - self.pools.main.available
+        swa = tokens - self.swa.available if self.swa is not None and self.full is not None else 0
+        if full <= 0 and swa <= 0:
+            return
+        gone = tree.evict(max(full, 0), max(swa, 0), self.pools)
+        self.evicted[self.pools.main.name, cause] += gone[0]
+        self.evicted["swa", cause] += gone[1]
+
+    def open_rows(self, handles: IntArray) -> None:
+        """Give requests a row, which begins with the slots of their cached prefix."""
+        self.rows_free -= len(handles)
+        if self.rows_free < 0:
+            raise InvariantError(f"{len(handles)} request rows taken, {self.rows_free + len(handles)} were free")
+        self.pools.open_rows(handles)
+        if self.tree is not None:
+            for handle in handles.tolist():
+                if node := self._nodes[handle]:
+                    self.pools.adopt(handle, 0, self.tree.path(node))
+
+    def grow(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> None:
+        """Allocate for rows that grow ``before -> after``: ``tokens`` in whole pages, which are there."""
+        self.pools.take(handles, before, after, tokens)
+
+    # ---- window
+    def slide_window(self, handle: int, pre: int) -> None:
+        """Free the SWA slots of a request that slid out of the window of position ``pre``.
+
+        Those below ``protected`` are the tree's: the cursor jumps over them (mem_cache/common.py:75-138).
+        """
+        assert self.window is not None
         table, page = self.table, self.page_size
-        allocated = int(table.allocated[handle])
-        whole = ceil_page(allocated, page) - int(table.protected[handle])
-        dead = max(0, int(table.swa_evicted[handle]) - int(table.protected[handle]))
-        lost = 0 if self._exact_release else ceil_page(allocated, page) - allocated
-        if self.full is not None:
-            self.full.give(whole - lost)
-            self.leaked_full += lost
-        swa = 0
+        cursor = int(table.swa_evicted[handle])
+        if pre - self.window < cursor + 1:
+            return
+        begin = max(cursor, int(table.protected[handle]))
+        end = floor_page(max(begin, pre - self._kept), page)
+        if end > begin:
+            self.pools.free_swa(self.pools.slots(handle, begin, end), end - begin)
+            self.window_evicted += end - begin
+            begin = end
+        table.swa_evicted[handle] = begin
+
+    # ---- tree
+    def checkpoint(self, handle: int, upto: int, *, finished: bool = False) -> None:
+        """Hand the first ``upto`` tokens of a request to the tree, and hold them there.
+
+        With an SWA branch point pending, only as far as that point is handed over (components/swa.py:999-1069).
+
+        Notes
+        -----
+        Rule: mem_cache/unified_radix_cache.py:1164-1327; all-SWA models radix_cache.py:510-543.
+        """
+        tree, table = self.tree, self.table
+        if tree is None:
+            return
+        bigram, split = tree.bigram, tree.window is not None
+        protected, branch = int(table.protected[handle]), int(table.branch[handle])
+        length = upto
+        at_branch = split and protected < branch <= upto - bigram
+        if at_branch:
+            length = branch + bigram
+        if split and not finished:
+            self.slide_window(handle, max(0, length - bigram) - 1)
+        if length <= 0:
+            return
+        dead = int(table.swa_evicted[handle])
+        key = self._sound_key(tree.key_length(length), protected, dead)
+        tokens, slots = self._tokens[handle], self.pools.slots(handle, 0, key)
+        _, node = tree.insert(tokens, key, slots, self.pools, owned_from=protected, swa_from=dead if split else 0)
+        if not split:
+            # Answers can be evicted without their prompt: they begin a node of their own.
+            prompt = tree.key_length(int(table.input_tokens[handle]))
+            if 0 < prompt < key:
+                tree.insert(tokens, prompt, slots[:prompt], self.pools, owned_from=prompt)
+        self.pools.adopt(handle, protected, tree.path(node))
+        held = self._locks[handle]
+        self._nodes[handle] = node
+        self._locks[handle] = tree.lock(node)
+        if held is not None:
+            tree.unlock(held)
+        table.protected[handle] = key
+        if at_branch:
+            table.branch[handle] = 0
+            if not finished:
+                self.slide_window(handle, int(table.extend_end[handle]) - bigram - 1)
+
+    def _sound_key(self, key: int, protected: int, dead: int) -> int:
+        """Length of a key without the slots an all-SWA model freed before; the engine inserts them (fault F3)."""
+        if self.full is not None or dead <= protected:
+            return key
+        if not self._keeps_dead_slots:
+            return min(key, protected)
+        self.counted_twice += max(0, min(key, dead) - protected)
+        return key
+
+    # ---- release
+    def release(self, handle: int, *, insert: bool = False) -> int:
+        """Give back a request's row and everything it holds outside the tree; returns tokens of its row.
+
+        Parameters
+        ----------
+        handle : int
+        insert : bool
+            Its tokens go into the tree first: of a request that finished, as many as the client got.
+
+        Notes
+        -----
+        Rule: mem_cache/common.py:152-186, 400-476. The slots below the window cursor go back on the full side only;
+        what was allocated beyond the request's own tokens follows in a segment of its own.
+        """
+        table, page, pools = self.table, self.page_size, self.pools
+        allocated, owned = int(table.allocated[handle]), int(table.committed[handle])
+        finished_len = int(table.finished_len[handle])
+        if finished_len >= 0:
+            owned = min(owned, int(table.input_tokens[handle]) + finished_len)
+        if insert:
+            self.checkpoint(handle, owned, finished=True)
+        begin = int(table.protected[handle])
         if self.swa is not None:
-            swa = whole - dead
-            self.swa.give(swa - lost)
-            self.leaked_swa += lost
+            alive = min(max(begin, int(table.swa_evicted[handle])), owned)
+            if alive > begin:
+                pools.free_full(pools.slots(handle, begin, alive), alive - begin)
+                begin = alive
+        if owned > begin:
+            pools.free(pools.slots(handle, begin, owned), owned - begin)
+        self.unlock(handle)
+        over = ceil_page(owned, page)
+        if allocated > over:
+            pools.free(pools.slots(handle, over, allocated), allocated - over)
+        lost = 0 if self._exact_release else ceil_page(allocated, page) - allocated
+        if lost:
+            self._lose(lost)
+        pools.close_row(handle)
         table.allocated[handle] = table.swa_evicted[handle] = 0
         self.rows_free += 1
-        return whole, swa
+        return ceil_page(allocated, page)
+
+    def _lose(self, tokens: int) -> None:
+        """Fault ``unaligned-reserve``: tokens that nobody gives back."""
+        if self.full is not None:
+            self.full.take(tokens)
+            self.leaked_full += tokens
+        if self.swa is not None:
+            self.swa.take(tokens)
+            self.leaked_swa += tokens
 
     # ---- conservation
     def check(self) -> None:
-        """``available + held + leaked == capacity`` in every pool and for the rows.
+        """``available + evictable + protected + uncached == capacity`` in every pool, and the rows.
 
         Raises
         ------
@@ -224,21 +354,26 @@ class KvMemory:
         held = np.flatnonzero(allocated)
         whole = -(-allocated[held] // page) * page - table.protected[held]
         if self.full is not None:
-            self._compare(self.full, int(whole.sum()) + self.leaked_full)
+            self._compare(self.full, int(whole.sum()), self.leaked_full)
         if self.swa is not None:
             dead = np.maximum(0, table.swa_evicted[held] - table.protected[held])
-            self._compare(self.swa, int((whole - dead).sum()) + self.leaked_swa)
+            self._compare(self.swa, int((whole - dead).sum()), self.leaked_swa - self.counted_twice)
         if self.rows_free + len(held) != self.rows_total:
             raise InvariantError(f"rows: {self.rows_free} free + {len(held)} held != {self.rows_total}")
         if bool((table.committed[held] > allocated[held]).any()):
             raise InvariantError("a request has more committed KV than slots")
+        if self.tree is not None:
+            self.tree.check()
+        self.pools.check()
 
-    @staticmethod
-    def _compare(pool: CountedPool, held: int) -> None:
+    def _compare(self, pool: CountedPool, uncached: int, leaked: int) -> None:
+        evictable, protected = self._cached(pool.name)
+        held = evictable + protected + uncached + leaked
         gap = pool.available + held - pool.usable
         if gap:
             what = "counted twice" if gap > 0 else "leaked"
             raise InvariantError(
-                f"{pool.name} pool: available {pool.available} + held {held} = {pool.available + held} != {pool.usable}: "
-                f"{gap:+d}, {abs(gap) / pool.page_size:g} pages {what} ({'over-count' if gap > 0 else 'leak'})"
+                f"{pool.name} pool: available {pool.available} + evictable {evictable} + protected {protected} + held "
+                f"{uncached + leaked} = {pool.available + held} != {pool.usable}: {gap:+d}, "
+                f"{abs(gap) / pool.page_size:g} pages {what} ({'over-count' if gap > 0 else 'leak'})"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.faults import ENGINE_FAULTS
-from simkv.engines.sglang.memory import FINISHED, LIVE, RETRACTED, KvMemory
+from simkv.engines.sglang.memory import Holding, KvMemory
+from simkv.engines.sglang.pools import Pools
 from simkv.engines.sglang.reserve import (
     alloc_reserve_per_decode,
     ceil_page,
@@ -21,21 +23,29 @@ from simkv.engines.sglang.reserve import (
     front_end_reserve,
 )
 from simkv.engines.sglang.settings import Settings
+from simkv.engines.sglang.table import FINISHED, LIVE, RETRACTED
 from simkv.errors import EngineFault, InvariantError
 from simkv.memory.pages import CountedPool
+from simkv.memory.radix import RadixTree
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
+from simkv.workload.tokens import Tokens, private_tokens
 
 __all__ = ["Batch", "RetractionOrder", "Scheduler", "default_retraction_order"]
 
 _EMPTY = np.empty(0, np.int64)
 _EMPTY.flags.writeable = False
 
-# Environment defaults of the engine (environ.py:646-650).
-_INIT_NEW_TOKEN_RATIO = 0.7
-_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
-_NEW_TOKEN_RATIO_DECAY_STEPS = 600
-_RETRACT_DECODE_STEPS = 20
+_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # environ.py:648
+
+_NO_POOL = Holding(-1, 0, 0, 0)
+
+# Waiting requests whose cached prefixes are made recent, and every how many passes (managers/schedule_policy.py:139).
+_REFRESHED_REQUESTS = 128
+_REFRESH_INTERVAL = 32
+
+# A refused prompt becomes one token, the same for all (managers/schedule_batch.py:2221-2238).
+_STUB = Tokens([(-1, 1), (-3, 1)])
 
 TOO_LONG = "prompt longer than the server takes"
 
@@ -63,7 +73,7 @@ class Batch:
 
 
 class Scheduler:
-    """SGLang's scheduler over counted pools, with the prefix cache off.
+    """SGLang's scheduler.
 
     Parameters
     ----------
@@ -77,6 +87,8 @@ class Scheduler:
         Rows of the smallest draft pool that is indexed by full slots, where that is less than the full pool.
     retraction_order : callable, optional
         Policy: which requests to keep.
+    pools : type, optional
+        How slots are handed out: counted, or with numbers.
     """
 
     def __init__(
@@ -88,6 +100,7 @@ class Scheduler:
         max_running_requests: int,
         draft_slots: int | None = None,
         retraction_order: RetractionOrder = default_retraction_order,
+        pools: type[Pools] = Pools,
     ) -> None:
         page = settings.page_size
         self.settings = settings
@@ -96,15 +109,19 @@ class Scheduler:
         self.spec = settings.spec
         self.reserve = alloc_reserve_per_decode(settings.spec, page) if settings.spec is not None else 0
         self._reserve_page = 1 if "unaligned-reserve" in settings.faults else page
+        self.window = settings.window if swa_tokens is not None else None
         self.memory = KvMemory(
-            None if full_tokens is None else CountedPool("full", full_tokens, page),
-            None if swa_tokens is None else CountedPool("swa", swa_tokens, page),
-            max_running_requests,
-            page,
+            pools(
+                None if full_tokens is None else CountedPool("full", full_tokens, page),
+                None if swa_tokens is None else CountedPool("swa", swa_tokens, page),
+                page,
+                max_running_requests,
+            ),
+            None if settings.disable_radix_cache else self._tree(split=full_tokens is not None),
+            window=self.window,
             exact_release="unaligned-reserve" not in settings.faults,
         )
         self.table = self.memory.table
-        self.window = settings.window if swa_tokens is not None else None
         # What a sliding layer attends to, whether or not the cache frees the rest.
         self._attention_window = settings.attention_window or self.window
         self.max_running_requests = max_running_requests
@@ -131,11 +148,17 @@ class Scheduler:
         self._window_frozen = (
             self.spec is not None and self.spec.is_dflash and "dflash-no-window-eviction" in settings.faults
         )
-        start = min(_INIT_NEW_TOKEN_RATIO * settings.schedule_conservativeness, 1.0)
+        start = min(settings.init_new_token_ratio * settings.schedule_conservativeness, 1.0)
         self.ratio_init = start
         self.ratio_min = min(start * _MIN_NEW_TOKEN_RATIO_FACTOR, 1.0)
-        self.ratio_decay = (start - self.ratio_min) / _NEW_TOKEN_RATIO_DECAY_STEPS
+        self.ratio_decay = (start - self.ratio_min) / settings.new_token_ratio_decay_steps
         self.new_token_ratio = start
+        self._refreshes = 0
+
+    def _tree(self, *, split: bool) -> RadixTree:
+        """The prefix tree: keys of the EAGLE family are bigrams (mem_cache/kv_cache_builder.py:401)."""
+        bigram = self.spec is not None and self.spec.is_eagle
+        return RadixTree(self.page, bigram=bigram, window=self.window if split else None)
 
     # ------------------------------------------------------------------ arrival
     @property
@@ -185,6 +208,13 @@ class Scheduler:
             1 if refused else tokens, max_new, stop, ignore_eos=request.ignore_eos, to_abort=refused
         )
         self._names.append(request.name)
+        if refused:
+            tokens_of = _STUB
+        elif request.tokens is not None:
+            tokens_of = request.tokens
+        else:
+            tokens_of = private_tokens(handle)
+        self.memory.add(tokens_of)
         self.waiting.append(handle)
         pool = "full" if self.memory.full is not None else "swa"
         if refused:
@@ -248,23 +278,16 @@ class Scheduler:
             over = int(table.allocated[holders].sum()) - live
         evicted = memory.window_evicted - self._evicted_seen
         self._evicted_seen = memory.window_evicted
+        uncached = [*memory.evicted.values()]
+        if any(uncached):
+            memory.evicted = dict.fromkeys(memory.evicted, 0)
+        full = _NO_POOL if memory.full is None else memory.holding(memory.full)
+        swa = _NO_POOL if memory.swa is None else memory.holding(memory.swa)
         retracted, aborted = len(self.retracted), len(self.aborted)
         self.retracted, self.aborted = [], []
-        return Usage(
-            num_running_reqs=running,
-            num_queue_reqs=len(self.waiting),
-            num_retracted_reqs=retracted,
-            num_aborted_reqs=aborted,
-            full_available=-1 if memory.full is None else memory.full.available,
-            swa_available=-1 if memory.swa is None else memory.swa.available,
-            rows_free=memory.rows_free,
-            overallocated_tokens=over,
-            window_evicted_swa_tokens=evicted,
-            live_tokens=live,
-            live_window_tokens=windowed,
-            limit=LIMITS.index(self.limit),
-            new_token_ratio=self.new_token_ratio,
-        )
+        counts = (running, len(self.waiting), retracted, aborted)
+        held = (*full[:3], *swa[:3], memory.rows_free, over, evicted, *uncached)
+        return Usage._make((*counts, *held, live, windowed, LIMITS.index(self.limit), self.new_token_ratio))
 
     def _windowed(self, lengths: IntArray, total: int) -> int:
         """Sum of what a sliding layer sees of each length."""
@@ -280,7 +303,8 @@ class Scheduler:
         if self.chunked >= 0:
             exclude.append(self.chunked)
             # A parked chunk computed nothing; otherwise the next chunk resumes behind this one.
-            table.prefix_len[self.chunked] = max(table.prefix_len[self.chunked], table.extend_end[self.chunked])
+            if table.extend_end[self.chunked] > table.prefix_len[self.chunked]:
+                self._checkpoint(self.chunked)
         self._merge_last(exclude)
         self._drop_finished()
         step = self._prefill()
@@ -292,6 +316,12 @@ class Scheduler:
             step.stamp = self._status_changes
             self._in_flight.append(step)
         return step
+
+    def _checkpoint(self, handle: int) -> None:
+        """Publish what a request has computed; its next chunk resumes there (mem_cache/common.py:271-280)."""
+        table = self.table
+        self.memory.checkpoint(handle, int(table.extend_end[handle]))
+        table.prefix_len[handle] = table.extend_end[handle]
 
     def _merge_last(self, exclude: list[int]) -> None:
         last = self.last
@@ -348,6 +378,7 @@ class Scheduler:
             running.is_full = True
             self.limit = self._full_reason = "rows"
             return None
+        self._refresh_waiting()
         mixed = count if self.settings.enable_mixed_chunk else 0
         adder = PrefillPass(
             memory,
@@ -357,6 +388,7 @@ class Scheduler:
             chunk=self.settings.chunk,
             mixed=mixed,
             window=self.window,
+            max_requests=self.settings.prefill_max_requests,
         )
         if self.chunked >= 0 and not adder.add_chunk(self.chunked):
             self.chunked = -1
@@ -377,6 +409,18 @@ class Scheduler:
         if self.chunked >= 0:
             self.table.middle_chunks[self.chunked] += 1
         return self._launch_prefill(adder)
+
+    def _refresh_waiting(self) -> None:
+        """Now and then, keep the cached prefixes of those who wait from being evicted, the head's longest.
+
+        Rule: managers/schedule_policy.py:282-302.
+        """
+        if self.memory.tree is None or not self.waiting:
+            return
+        if self._refreshes % _REFRESH_INTERVAL == 0:
+            for handle in [*islice(self.waiting, _REFRESHED_REQUESTS)][::-1]:
+                self.memory.refresh(handle)
+        self._refreshes += 1
 
     def _admit(self, adder: PrefillPass, running: int) -> None:
         """Head-of-line admission (managers/scheduler.py:4204-4300)."""
@@ -411,9 +455,12 @@ class Scheduler:
         table, memory = self.table, self.memory
         reqs = np.array(adder.admitted, np.int64)
         prefix, end = table.prefix_len[reqs], table.extend_end[reqs]
-        if memory.swa is not None:
+        if memory.swa is not None and memory.tree is None:
             self._evict_prefill_window(reqs, prefix)
-        memory.take_row(int((table.allocated[reqs] == 0).sum()))
+        memory.open_rows(reqs[table.allocated[reqs] == 0])
+        # The engine makes room for a page more a request than it may need (mem_cache/allocation.py:175-205).
+        spare = 0 if self.page == 1 else len(reqs) * self.page
+        memory.make_room(int((end - prefix).sum()) + spare, "prefill")
         need = memory.pages_between(prefix, end)
         if need > memory.available():
             pool = memory.short_pool(need)
@@ -423,7 +470,7 @@ class Scheduler:
             )
         if self._draft_slots is not None:
             self._guard_draft_slots(reqs, -(-end // self.page) * self.page - -(-prefix // self.page) * self.page)
-        memory.take(need)
+        memory.grow(reqs, prefix, end, need)
         table.allocated[reqs] = end
         table.committed[reqs] = end
         table.extend_idx[reqs] += 1
@@ -435,7 +482,7 @@ class Scheduler:
             prefill_only=self.spec is None and bool((table.max_new[reqs] == 0).all()),
         )
         extend = end - prefix
-        step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), chunked=self.chunked)
+        step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), adder.hits, chunked=self.chunked)
         step.work = StepWork(
             prefill_tokens=int(extend.sum()),
             prefill_pairs=int((extend * prefix + extend * (extend + 1) // 2).sum()),
@@ -460,23 +507,17 @@ class Scheduler:
                 return
             reqs = reqs[later]
             pre = prefix[later] - (self.settings.chunk or 0)
-        self._evict_window(reqs, pre)
+        self._slide_windows(reqs, pre)
 
-    def _evict_window(self, reqs: IntArray, pre: IntArray) -> int:
-        """Move window cursors to ``pre - W``, whole pages (mem_cache/common.py:75-138, no prefix sharing)."""
-        assert self.window is not None
-        table, page = self.table, self.page
-        cursor = table.swa_evicted[reqs]
-        frontier = pre - self.window
-        frontier = np.maximum(cursor, np.where(frontier < cursor + 1, cursor, frontier) // page * page)
-        moved = frontier > cursor
-        if not moved.any():
-            return 0
-        if self._lost:
-            beyond = reqs[frontier > table.allocated[reqs]]
-            if len(beyond):
-                raise self._fault("F1", f"request {self._names[int(beyond[0])]}: its window moves past its own slots")
-        return self.memory.evict_window(reqs[moved], frontier[moved])
+    def _slide_windows(self, reqs: IntArray, pre: IntArray) -> None:
+        """Free what slid out of each request's window."""
+        memory = self.memory
+        memory.pools.begin_group()
+        for handle, position in zip(reqs.tolist(), pre.tolist(), strict=True):
+            memory.slide_window(handle, position)
+            if self._lost and self.table.swa_evicted[handle] > self.table.allocated[handle]:
+                raise self._fault("F1", f"request {self._names[handle]}: its window moves past its own slots")
+        memory.pools.end_group()
 
     def _mix(self, batch: Batch, step: Step) -> None:
         """Let decoding rows ride along with a prefill (managers/scheduler.py:4375-4410)."""
@@ -486,7 +527,7 @@ class Scheduler:
             self._alone = False
             running.reqs = running.reqs[~finishing]
             running.is_full = False
-        if not len(running.reqs) or self._decode_need(running.reqs) > self.memory.available():
+        if not len(running.reqs) or not self._decode_fits(running.reqs):
             return
         before = table.committed[running.reqs]
         self._prepare_decode(running.reqs)
@@ -516,9 +557,15 @@ class Scheduler:
         held = table.allocated[reqs]
         return self.memory.pages_between(held, np.maximum(held, table.committed[reqs] + self.reserve))
 
+    def _decode_fits(self, reqs: IntArray) -> bool:
+        """Whether the next decode step fits, after eviction (mem_cache/allocator/base.py:171-185)."""
+        need = self._decode_need(reqs)
+        self.memory.make_room(need, "decode")
+        return need <= self.memory.available()
+
     def _decode(self) -> Step | None:
         """``update_running_batch`` (managers/scheduler.py:4459-4552)."""
-        batch, memory = self.running, self.memory
+        batch = self.running
         count = len(batch.reqs)
         finishing = self._finishing(batch.reqs)
         if finishing is not None:
@@ -527,8 +574,7 @@ class Scheduler:
             if not len(batch.reqs):
                 batch.is_full = False
                 return None
-        need = self._decode_need(batch.reqs)
-        if need > memory.available():
+        if not self._decode_fits(batch.reqs):
             if finishing is not None:
                 # The queued result frees memory at the end of this step: wait instead of retracting.
                 batch.is_full = False
@@ -560,7 +606,9 @@ class Scheduler:
             need = len(reqs) if page == 1 else int(np.count_nonzero(committed % page == 0)) * page
             if self._draft_slots is not None:
                 self._guard_draft_slots(reqs, (committed % page == 0) * page)
-            self._take_decode(need)
+            # A page is made room for each request, whether or not it needs one.
+            memory.make_room(len(reqs) * page, "decode")
+            self._grow_decode(reqs, committed, committed + 1, need)
             committed += 1
             table.committed[reqs] = committed
             table.allocated[reqs] = committed
@@ -575,7 +623,11 @@ class Scheduler:
                 )
             if self._draft_slots is not None:
                 self._guard_draft_slots(reqs, -(-after // page) * page - -(-held // page) * page)
-            self._take_decode(memory.pages_between(held, after))
+            grown = int((after - held).sum())
+            if grown:
+                # With pages, one more for each request (mem_cache/allocation.py:790-846).
+                memory.make_room(grown + (0 if page == 1 else len(reqs) * page), "decode")
+                self._grow_decode(reqs, held, after, memory.pages_between(held, after))
             table.allocated[reqs] = after
             work.verify_tokens = self.spec.num_draft_tokens
             work.draft_steps = self.spec.num_steps if self.spec.has_draft_kv else 0
@@ -590,10 +642,10 @@ class Scheduler:
             decode_requests=len(lengths), decode_context=context, decode_window=self._windowed(lengths, context)
         )
 
-    def _take_decode(self, need: int) -> None:
+    def _grow_decode(self, reqs: IntArray, before: IntArray, after: IntArray, need: int) -> None:
         if need > self.memory.available():
             raise self._fault("decode-oom", f"{need} tokens needed, {self.memory.available()} available")
-        self.memory.take(need)
+        self.memory.grow(reqs, before, after, need)
 
     def _evict_decode_window(self, reqs: IntArray) -> None:
         """Free out-of-window SWA slots once a whole interval has slid out (schedule_batch.py:4047-4129)."""
@@ -605,31 +657,32 @@ class Scheduler:
             return
         due &= table.decode_idx[reqs] >= 1
         if due.any():
-            self._evict_window(reqs[due], pre[due])
+            self._slide_windows(reqs[due], pre[due])
 
     def _retract(self, batch: Batch) -> None:
         """Free memory by taking requests out of the batch (schedule_batch.py:3451-3560)."""
         table, memory = self.table, self.memory
         reqs = batch.reqs
         keep = reqs[self._retraction_order(table.output[reqs], table.input_tokens[reqs])]
-        need, first = self._decode_need(keep), True
-        while len(keep) > 1 and (first or need > memory.available()):
+        first = True
+        while len(keep) > 1 and (first or not self._decode_fits(keep)):
             first = False
             handle = int(keep[-1])
-            self._release(handle, need, "retraction")
+            self._release(handle, self._decode_need(keep), "retraction")
             self.retracted.append(handle)
             # It goes to the end of the queue (managers/scheduler.py:4539-4540).
             self.waiting.append(handle)
             keep = keep[:-1]
-            need = self._decode_need(keep)
-        if len(keep) == 1 and need > memory.available():
+            # Whoever is left gets room for some steps at once (schedule_batch.py:2391).
+            memory.make_room(len(keep) * self.settings.retract_decode_steps, "retraction")
+        if len(keep) == 1 and not self._decode_fits(keep):
             handle = int(keep[-1])
-            self._release(handle, need, "abort")
+            self._release(handle, self._decode_need(keep), "abort")
             self.aborted.append(handle)
             keep = keep[:-1]
         batch.reqs = keep
         total = int(table.max_new[keep].sum())
-        done = int(table.output[keep].sum()) + _RETRACT_DECODE_STEPS * len(keep)
+        done = int(table.output[keep].sum()) + self.settings.retract_decode_steps * len(keep)
         self.new_token_ratio = min(1.0, done / (total + 1))
         self._status_changes += 1
 
@@ -641,13 +694,12 @@ class Scheduler:
             cause, detail = f"alone, its next step does not fit the {label} pool", self._abort_text(pool, need)
         else:
             cause, detail = f"decode step short of {label}-pool tokens", ""
-        tokens = ceil_page(int(table.allocated[handle]), self.page)
+        tokens = memory.release(handle)
         self.events.append(Event(kind, handle, pool, tokens, cause, detail))
-        memory.release(handle)
         table.status[handle] = RETRACTED
         table.retractions[handle] += kind == "retraction"
         table.prefix_len[handle] = table.extend_end[handle] = 0
-        table.committed[handle] = table.protected[handle] = 0
+        table.committed[handle] = table.protected[handle] = table.branch[handle] = 0
         table.decode_idx[handle] = table.extend_idx[handle] = 0
         table.middle_chunks[handle] = 0
 
@@ -704,14 +756,17 @@ class Scheduler:
         if not done.any():
             return []
         finished: list[int] = reqs[done].tolist()
+        self.memory.pools.begin_group()
         for handle in finished:
             self._finish(handle)
+        self.memory.pools.end_group()
         return finished
 
     def _complete_prefill(self, step: Step) -> list[int]:
         table = self.table
         riding = len(step.batch) - step.mixed_decode
         finished = []
+        self.memory.pools.begin_group()
         for place, handle in enumerate(step.batch.tolist()):
             chunks = table.middle_chunks[handle]
             status = table.status[handle]
@@ -728,7 +783,8 @@ class Scheduler:
                 if self.spec is not None:
                     table.committed[handle] += 1
             else:
-                table.prefix_len[handle] = table.extend_end[handle]
+                self._checkpoint(handle)
+        self.memory.pools.end_group()
         return finished
 
     def _finish(self, handle: int) -> None:
@@ -736,7 +792,7 @@ class Scheduler:
         table.finished_len[handle] = table.output[handle] if table.to_abort[handle] else table.stop_at[handle]
         table.status[handle] = FINISHED
         self._status_changes += 1
-        self.memory.release(handle)
+        self.memory.release(handle, insert=True)
 
     # ------------------------------------------------------------------ idle
     def idle(self) -> None:
@@ -752,14 +808,20 @@ class Scheduler:
         for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
             if pool is None:
                 continue
-            if pool.available + leaked != pool.usable:
+            have = memory.holding(pool)
+            free = have.available + have.evictable
+            if free + leaked != pool.usable and not memory.counted_twice:
                 memory.check()  # a leak of our own is not the engine's
+            if memory.counted_twice:
+                raise self._fault(
+                    "F3",
+                    f"{have.available:,} available + {have.evictable:,} evictable of {pool.capacity:,}",
+                    pool="swa",
+                )
             if leaked:
                 raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
-            if pool.available != pool.capacity:
-                raise self._fault(
-                    "unaligned-swa-pool", f"{pool.name} pool: {pool.available} available of {pool.capacity}"
-                )
+            if free != pool.capacity:
+                raise self._fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
         self.new_token_ratio = self.ratio_init
 
     def is_empty(self) -> bool:

@@ -82,8 +82,13 @@ class Settings:
         Default 16384.
     context_len : int
         Longest request.
+    prefill_max_requests : int or None
+        ``--prefill-max-requests``: most requests of one prefill pass.
     swa_eviction_interval : int
         ``SGLANG_SWA_EVICTION_INTERVAL``, 128.
+    init_new_token_ratio, new_token_ratio_decay_steps, retract_decode_steps : float, int, int
+        ``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS``, ``SGLANG_RETRACT_DECODE_STEPS``
+        (environ.py:646-650).
     hybrid : bool
         Full and SWA pools are split.
     hybrid_disabled : bool
@@ -107,7 +112,11 @@ class Settings:
     chunked_prefill_size: int = 4096
     max_prefill_tokens: int = 16384
     context_len: int = 131072
+    prefill_max_requests: int | None = None
     swa_eviction_interval: int = 128
+    init_new_token_ratio: float = 0.7
+    new_token_ratio_decay_steps: int = 600
+    retract_decode_steps: int = 20
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     enable_mixed_chunk: bool = False
