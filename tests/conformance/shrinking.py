@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ FOREIGN = 700000  # what an output token becomes when its request is dropped
 
 
 # ------------------------------------------------------------------------------------------------- smaller inputs
-def size_of(value: Any) -> int:
+def size_of(value: Any) -> float:
     """How large an input is: what shrinking makes less. Tokens count by how many they are, not by what they are."""
     if isinstance(value, dict):
         if set(value) == {"range"}:
@@ -25,7 +26,7 @@ def size_of(value: Any) -> int:
     if isinstance(value, bool) or value is None:
         return int(bool(value))
     if isinstance(value, (int, float)):
-        return abs(int(value)).bit_length()
+        return math.log2(1 + abs(value))
     return 1
 
 
