@@ -16,7 +16,9 @@ DRIVERS = Path(__file__).resolve().parent / "oracle"
 class Engine:
     """Runs cases with the engine's python; ``crashed`` holds the names of those that ended the process."""
 
-    def __init__(self, python: str | Path, *, together: int = 40, timeout: float = 900, drivers: Path = DRIVERS) -> None:
+    def __init__(
+        self, python: str | Path, *, together: int = 40, timeout: float = 900, drivers: Path = DRIVERS
+    ) -> None:
         self.python, self.together, self.timeout, self.drivers = str(python), together, timeout, drivers
         self.crashed: list[str] = []
         self.said = ""
@@ -51,6 +53,7 @@ class Engine:
                     timeout=self.timeout,
                     capture_output=True,
                     text=True,
+                    check=False,
                 )
                 self.said = ended.stderr[-2000:]
             except subprocess.TimeoutExpired:

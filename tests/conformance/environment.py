@@ -96,7 +96,9 @@ def _call(command: list[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        why = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no reason given")
+        why = next(
+            (line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no reason given"
+        )
         raise Unavailable(f"{what}: {why.strip()[:300]}")
 
 

@@ -447,7 +447,9 @@ def sizing_case(seed: int, number: int) -> Case:
         "available_bytes": int(token * 2 ** rng.uniform(0, 24)) if rng.random() < 0.97 else rng.choice([0, -5]),
     }
     if "swa_layer_ids" in model:
-        out["swa_full_tokens_ratio"] = rng.choice([0.05, 0.1, 0.25, 0.3, 0.5, 0.7, 0.8, 1.0, rng.randint(1, 999) / 1000])
+        out["swa_full_tokens_ratio"] = rng.choice(
+            [0.05, 0.1, 0.25, 0.3, 0.5, 0.7, 0.8, 1.0, rng.randint(1, 999) / 1000]
+        )
     if rng.random() < 0.6:
         steps = rng.randint(1, 6)
         topk = rng.choice([1, 1, 1, 2, 4])

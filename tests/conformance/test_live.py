@@ -262,11 +262,11 @@ def test_a_run_finds_shrinks_and_reports(
     """simkv is wrong about large numbers; the smallest such number is found."""
     monkeypatch.setattr(environment, "find", lambda build=False: Path(sys.executable))
     monkeypatch.setattr(live, "Engine", lambda python, **kw: Engine(python, drivers=drivers, **kw))
-    made = {"radix": lambda seed, n: {"name": f"radix/{n}", "kind": "radix", "input": {"ops": [{"op": "match"}], "n": n}}}
+    made = {
+        "radix": lambda seed, n: {"name": f"radix/{n}", "kind": "radix", "input": {"ops": [{"op": "match"}], "n": n}}
+    }
     monkeypatch.setattr(random_cases, "KINDS", made)
-    monkeypatch.setattr(
-        run_cases, "KINDS", {"radix": (lambda d: {"answer": min(d["n"], 36)}, lambda result: result)}
-    )
+    monkeypatch.setattr(run_cases, "KINDS", {"radix": (lambda d: {"answer": min(d["n"], 36)}, lambda result: result)})
     monkeypatch.setattr(shrinking, "smaller", lambda d: iter([{**d, "n": d["n"] // 2}, {**d, "n": d["n"] - 1}]))
     kept = tmp_path / "kept.jsonl"
     arguments = ["--seed", "5", "--schedules", "0", "--sizings", "0", "--operations"]

@@ -8,8 +8,9 @@
 
 `Scheduler.__init__` runs as it is.  Ours: the hooks that would load weights, open sockets or start
 threads, the worker whose forward returns scripted tokens, the bounded loop, and the recording.
-See SCHEDULE.md for the input and output form.
+See README.md for the input and output form.
 """
+
 import contextlib
 import json
 import os
@@ -48,34 +49,60 @@ def published(d):
     """A real (dummy-model) ServerArgs with the named fields, and the environment switches."""
     spec = d.get("spec") or {}
     fields = dict(
-        page_size=d.get("page_size", 1), disable_radix_cache=d.get("disable_radix_cache", False),
+        page_size=d.get("page_size", 1),
+        disable_radix_cache=d.get("disable_radix_cache", False),
         chunked_prefill_size=d.get("chunked_prefill_size") or -1,
         max_prefill_tokens=d.get("max_prefill_tokens", 16384),
         max_running_requests=d.get("max_running_requests", 8),
         schedule_conservativeness=d.get("schedule_conservativeness", 1.0),
-        disable_overlap_schedule=not d.get("overlap", True), context_length=d.get("context_len", 512),
-        attention_backend="torch_native", device="cpu", skip_tokenizer_init=True,
-        grammar_backend="none", sampling_backend="pytorch", stream_interval=1 << 20)
-    for ours, theirs in (("algorithm", "speculative_algorithm"), ("num_steps", "speculative_num_steps"),
-                         ("topk", "speculative_eagle_topk"),
-                         ("num_draft_tokens", "speculative_num_draft_tokens")):
+        disable_overlap_schedule=not d.get("overlap", True),
+        context_length=d.get("context_len", 512),
+        attention_backend="torch_native",
+        device="cpu",
+        skip_tokenizer_init=True,
+        grammar_backend="none",
+        sampling_backend="pytorch",
+        stream_interval=1 << 20,
+    )
+    for ours, theirs in (
+        ("algorithm", "speculative_algorithm"),
+        ("num_steps", "speculative_num_steps"),
+        ("topk", "speculative_eagle_topk"),
+        ("num_draft_tokens", "speculative_num_draft_tokens"),
+    ):
         if ours in spec:
             fields[theirs] = spec[ours]
     for k in ("schedule_policy", "enable_mixed_chunk", "prefill_max_requests"):
         if k in d:
             fields[k] = d[k]
-    group = SimpleNamespace(world_size=1, rank_in_group=0, rank=0, first_rank=0, is_first_rank=True, is_last_rank=True,
-                            cpu_group=None, device_group=None, ranks=[0], size=1)
+    group = SimpleNamespace(
+        world_size=1,
+        rank_in_group=0,
+        rank=0,
+        first_rank=0,
+        is_first_rank=True,
+        is_last_rank=True,
+        cpu_group=None,
+        device_group=None,
+        ranks=[0],
+        size=1,
+    )
     with contextlib.ExitStack() as st:
         st.enter_context(get_context().override_server_args(**fields))
-        st.enter_context(get_parallel().override(
-            **{f"{g}_group": group for g in ("tp", "attn_tp", "attn_cp", "pp", "world")}, dp_rank=None,
-            **{f"{r}_rank": 0 for r in ("tp", "pp", "attn_tp", "attn_cp", "attn_dp", "dcp", "attn_dcp")}))
+        st.enter_context(
+            get_parallel().override(
+                **{f"{g}_group": group for g in ("tp", "attn_tp", "attn_cp", "pp", "world")},
+                dp_rank=None,
+                **{f"{r}_rank": 0 for r in ("tp", "pp", "attn_tp", "attn_cp", "attn_dp", "dcp", "attn_dcp")},
+            )
+        )
         st.enter_context(envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(d.get("core", "python")))
-        for key, env in (("eviction_interval", envs.SGLANG_SWA_EVICTION_INTERVAL),
-                         ("retract_decode_steps", envs.SGLANG_RETRACT_DECODE_STEPS),
-                         ("init_new_token_ratio", envs.SGLANG_INIT_NEW_TOKEN_RATIO),
-                         ("new_token_ratio_decay_steps", envs.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS)):
+        for key, env in (
+            ("eviction_interval", envs.SGLANG_SWA_EVICTION_INTERVAL),
+            ("retract_decode_steps", envs.SGLANG_RETRACT_DECODE_STEPS),
+            ("init_new_token_ratio", envs.SGLANG_INIT_NEW_TOKEN_RATIO),
+            ("new_token_ratio_decay_steps", envs.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS),
+        ):
             if key in d:
                 st.enter_context(env.override(d[key]))
         yield get_context().server_args
@@ -107,27 +134,43 @@ class Script:
 class FakeTpWorker(TpModelWorker):
     """SGLang's worker class for what it answers about pools; no model behind it."""
 
-    def __init__(self, d, sa, model_config, pool, alloc, script):  # noqa: super().__init__ loads weights
+    def __init__(self, d, sa, model_config, pool, alloc, script):  # super().__init__ loads weights
         self.script, self.model_config, self.random_seed, self.device = script, model_config, 0, "cpu"
         self.dllm_algorithm, self.server_args = None, sa
         pure = d["allocator"] == "pure_swa"
         swa = pure or d["allocator"] == "swa"
         size = d["size_swa"] if pure else d["size"]
         self._model_runner = SimpleNamespace(
-            device="cpu", forward_stream=torch.cpu.Stream(), attn_backend=SimpleNamespace(),
-            model_config=model_config, spec_algorithm=driver.SpeculativeAlgorithm.from_string(
-                (d.get("spec") or {}).get("algorithm")),
-            is_hybrid_swa=swa, sliding_window_size=d.get("window") if swa else None,
-            req_to_token_pool=pool, token_to_kv_pool_allocator=alloc,
+            device="cpu",
+            forward_stream=torch.cpu.Stream(),
+            attn_backend=SimpleNamespace(),
+            model_config=model_config,
+            spec_algorithm=driver.SpeculativeAlgorithm.from_string((d.get("spec") or {}).get("algorithm")),
+            is_hybrid_swa=swa,
+            sliding_window_size=d.get("window") if swa else None,
+            req_to_token_pool=pool,
+            token_to_kv_pool_allocator=alloc,
             token_to_kv_pool=SimpleNamespace(post_capture_active=False, size=size),
-            full_max_total_num_tokens=0 if pure else size, swa_max_total_num_tokens=d.get("size_swa"),
-            max_total_num_tokens=size, logical_max_total_num_tokens=size,
-            effective_logical_max_total_num_tokens=size, max_running_requests=d.get("max_running_requests", 8),
-            mtp_draft_device_pools=(), mtp_draft_mamba_pools=(), prefill_aware_swa=False,
-            canary_manager=None, hisparse_coordinator=None, weight_load_mem_usage=0.0,
-            memory_pool_config=object(), prewarm_sampling=lambda: None, model=SimpleNamespace(),
-            shared_read_done_event=None, lora_manager=None, decode_cuda_graph_runner=None,
-            ngram_embedding_manager=SimpleNamespace(prepare_for_forward=lambda b, chunked_req=None: b))
+            full_max_total_num_tokens=0 if pure else size,
+            swa_max_total_num_tokens=d.get("size_swa"),
+            max_total_num_tokens=size,
+            logical_max_total_num_tokens=size,
+            effective_logical_max_total_num_tokens=size,
+            max_running_requests=d.get("max_running_requests", 8),
+            mtp_draft_device_pools=(),
+            mtp_draft_mamba_pools=(),
+            prefill_aware_swa=False,
+            canary_manager=None,
+            hisparse_coordinator=None,
+            weight_load_mem_usage=0.0,
+            memory_pool_config=object(),
+            prewarm_sampling=lambda: None,
+            model=SimpleNamespace(),
+            shared_read_done_event=None,
+            lora_manager=None,
+            decode_cuda_graph_runner=None,
+            ngram_embedding_manager=SimpleNamespace(prepare_for_forward=lambda b, chunked_req=None: b),
+        )
 
     model_runner = property(lambda self: self._model_runner)
     weight_load_time = 0.0
@@ -168,14 +211,22 @@ class FakeDraftWorker:
             ids = torch.tensor([self.script.token(q.rid) for q in batch.reqs], dtype=torch.int64)
             lens = torch.tensor(acc, dtype=torch.int64)
             w = self.script.width
-            r = GenerationBatchResult(next_token_ids=ids.repeat_interleave(w), accept_lens=lens,
-                                      new_seq_lens=batch.seq_lens + lens, speculative_num_draft_tokens=w)
+            r = GenerationBatchResult(
+                next_token_ids=ids.repeat_interleave(w),
+                accept_lens=lens,
+                new_seq_lens=batch.seq_lens + lens,
+                speculative_num_draft_tokens=w,
+            )
             bonus = ids
         if on_publish is not None:
             on_publish(r.new_seq_lens)
         r.next_draft_input = EagleDraftInput(
-            topk_p=torch.ones((n, self.topk)), topk_index=torch.zeros((n, self.topk), dtype=torch.int64),
-            hidden_states=torch.zeros((n, 1)), bonus_tokens=bonus, capture_hidden_mode=CaptureHiddenMode.LAST)
+            topk_p=torch.ones((n, self.topk)),
+            topk_index=torch.zeros((n, self.topk), dtype=torch.int64),
+            hidden_states=torch.zeros((n, 1)),
+            bonus_tokens=bonus,
+            capture_hidden_mode=CaptureHiddenMode.LAST,
+        )
         return r
 
 
@@ -197,13 +248,28 @@ class OracleScheduler(Scheduler):
 
     def init_model_config(self):
         d = self.d
-        mc = make_model_config({"num_kv_heads": 1, "head_dim": 1, "sliding_window": d.get("window"),
-                                "is_hybrid_swa": d["allocator"] in ("swa", "pure_swa"),
-                                "context_len": d.get("context_len", 512)})
-        for k, v in dict(vocab_size=VOCAB, is_encoder_decoder=False, is_generation=True, hf_eos_token_id=None,
-                         is_multimodal=False, num_key_value_heads=1, use_ngram_embedding=False,
-                         think_end_ids=None, self_opened_think_start_ids=None, _resolved_model_arch="LlamaForCausalLM",
-                         model_impl="auto").items():
+        mc = make_model_config(
+            {
+                "num_kv_heads": 1,
+                "head_dim": 1,
+                "sliding_window": d.get("window"),
+                "is_hybrid_swa": d["allocator"] in ("swa", "pure_swa"),
+                "context_len": d.get("context_len", 512),
+            }
+        )
+        for k, v in dict(
+            vocab_size=VOCAB,
+            is_encoder_decoder=False,
+            is_generation=True,
+            hf_eos_token_id=None,
+            is_multimodal=False,
+            num_key_value_heads=1,
+            use_ngram_embedding=False,
+            think_end_ids=None,
+            self_opened_think_start_ids=None,
+            _resolved_model_arch="LlamaForCausalLM",
+            model_impl="auto",
+        ).items():
             with contextlib.suppress(AttributeError):
                 setattr(mc, k, v)
         self.model_config = mc
@@ -211,8 +277,12 @@ class OracleScheduler(Scheduler):
     def init_ipc_channels(self, port_args):
         out = SimpleNamespace(send_output=lambda *a, **k: None)
         self.ipc_channels = SimpleNamespace(
-            send_to_tokenizer=out, send_to_detokenizer=out, recv_from_tokenizer=None, recv_from_rpc=None,
-            send_metrics_from_scheduler=None)
+            send_to_tokenizer=out,
+            send_to_detokenizer=out,
+            recv_from_tokenizer=None,
+            recv_from_rpc=None,
+            send_metrics_from_scheduler=None,
+        )
         self.load_snapshot_writer = self.recv_from_tokenizer = None
 
     def init_moe_gemm_config(self):
@@ -226,13 +296,16 @@ class OracleScheduler(Scheduler):
         pool = ReqToTokenPool(
             size=d.get("max_running_requests", 8),
             max_context_len=d.get("context_len", 512) + get_req_to_token_extra_context_len(),
-            device="cpu", enable_memory_saver=False)
+            device="cpu",
+            enable_memory_saver=False,
+        )
         self.tp_worker = FakeTpWorker(d, self.server_args, self.model_config, pool, make_allocator(d), self.script)
 
     def maybe_init_draft_worker(self):
         self.external_corpus_manager = None
-        self.draft_worker = (None if self.spec_algorithm.is_none()
-                             else FakeDraftWorker(self.d, self.tp_worker, self.script))
+        self.draft_worker = (
+            None if self.spec_algorithm.is_none() else FakeDraftWorker(self.d, self.tp_worker, self.script)
+        )
 
     def init_memory_pools(self):
         pass
@@ -249,8 +322,12 @@ class OracleScheduler(Scheduler):
     def init_disaggregation(self):  # the real one reads a draft checkpoint's config
         self.disaggregation_mode = DisaggregationMode.NULL
         self.transfer_backend = self.mm_receiver = None
-        for side in ("disagg_prefill_bootstrap", "disagg_prefill_inflight", "disagg_decode_prealloc",
-                     "disagg_decode_transfer"):
+        for side in (
+            "disagg_prefill_bootstrap",
+            "disagg_prefill_inflight",
+            "disagg_decode_prealloc",
+            "disagg_decode_transfer",
+        ):
             setattr(self, side + "_queue", None)
 
     def init_startup_timing_summary(self):
@@ -290,8 +367,9 @@ class OracleScheduler(Scheduler):
         return r
 
     def process_batch_result(self, batch, result):
-        self.step["processed"].append({"kind": "decode" if batch.forward_mode.is_decode() else "prefill",
-                                       "batch": [r.rid for r in batch.reqs]})
+        self.step["processed"].append(
+            {"kind": "decode" if batch.forward_mode.is_decode() else "prefill", "batch": [r.rid for r in batch.reqs]}
+        )
         super().process_batch_result(batch, result)
 
     def ingest_requests(self, stop_at_pause=False):
@@ -305,16 +383,28 @@ class OracleScheduler(Scheduler):
     def pools(self):
         t, a = self.tree_cache, self.token_to_kv_pool_allocator
         if self.is_hybrid_swa:
-            return {"full": [a.full_available_size(), t.full_evictable_size(), t.full_protected_size()],
-                    "swa": [a.swa_available_size(), t.swa_evictable_size(), t.swa_protected_size()],
-                    "rows": self.req_to_token_pool.available_size()}
-        return {"full": [a.available_size(), t.full_evictable_size(), t.full_protected_size()],
-                "rows": self.req_to_token_pool.available_size()}
+            return {
+                "full": [a.full_available_size(), t.full_evictable_size(), t.full_protected_size()],
+                "swa": [a.swa_available_size(), t.swa_evictable_size(), t.swa_protected_size()],
+                "rows": self.req_to_token_pool.available_size(),
+            }
+        return {
+            "full": [a.available_size(), t.full_evictable_size(), t.full_protected_size()],
+            "rows": self.req_to_token_pool.available_size(),
+        }
 
     def reqs_view(self):
-        return {rid: [r.kv.kv_committed_len, r.kv.kv_allocated_len, r.kv.cache_protected_len,
-                      r.kv.get_evicted_seqlen(ComponentType.SWA), len(r.output_ids)]
-                for rid, r in self.seen.items() if r.kv.holds_kv}
+        return {
+            rid: [
+                r.kv.kv_committed_len,
+                r.kv.kv_allocated_len,
+                r.kv.cache_protected_len,
+                r.kv.get_evicted_seqlen(ComponentType.SWA),
+                len(r.output_ids),
+            ]
+            for rid, r in self.seen.items()
+            if r.kv.holds_kv
+        }
 
     # ---- steps
     def start(self):
@@ -334,15 +424,32 @@ class OracleScheduler(Scheduler):
             sp = SamplingParams(max_new_tokens=r["max_new_tokens"], ignore_eos=r.get("ignore_eos", False))
             sp.normalize(None)
             t = toks(r["tokens"])
-            self.process_input_requests([TokenizedGenerateReqInput(
-                rid=r["rid"], input_text="", input_ids=array("q", t), input_embeds=None, mm_inputs=None,
-                token_type_ids=None, sampling_params=sp, return_logprob=False, logprob_start_len=-1,
-                top_logprobs_num=0, token_ids_logprob=None, stream=False)])
+            self.process_input_requests(
+                [
+                    TokenizedGenerateReqInput(
+                        rid=r["rid"],
+                        input_text="",
+                        input_ids=array("q", t),
+                        input_embeds=None,
+                        mm_inputs=None,
+                        token_type_ids=None,
+                        sampling_params=sp,
+                        return_logprob=False,
+                        logprob_start_len=-1,
+                        top_logprobs_num=0,
+                        token_ids_logprob=None,
+                        stream=False,
+                    )
+                ]
+            )
             q = self.seen.get(r["rid"])
             self.step["arrived"].append(r["rid"])
             if q is not None:
-                self.admitted[r["rid"]] = {"input_len": len(t), "max_new_tokens": q.sampling_params.max_new_tokens,
-                                           "refused": bool(q.to_finish or q.finished_reason)}
+                self.admitted[r["rid"]] = {
+                    "input_len": len(t),
+                    "max_new_tokens": q.sampling_params.max_new_tokens,
+                    "refused": bool(q.to_finish or q.finished_reason),
+                }
         self.step["new_token_ratio_before"] = self.new_token_ratio_tracker.current
         self.step["before"] = self.pools()
 
@@ -429,14 +536,21 @@ class OracleScheduler(Scheduler):
             if os.environ.get("ORACLE_DEBUG"):
                 raise
             s = self.step or {}
-            s.update(err(e), after=self.pools(), reqs=self.reqs_view(),
-                     waiting=[r.rid for r in self.waiting_queue])
+            s.update(err(e), after=self.pools(), reqs=self.reqs_view(), waiting=[r.rid for r in self.waiting_queue])
             self.steps.append(s)
             self.end = "error"
-        return {"end": self.end, "req_fields": REQ_FIELDS, "pool_fields": POOL_FIELDS,
-                "new_token_ratio": [self.new_token_ratio_tracker.init, self.new_token_ratio_tracker.min,
-                                    self.new_token_ratio_tracker.decay],
-                "admitted": self.admitted, "steps": self.steps}
+        return {
+            "end": self.end,
+            "req_fields": REQ_FIELDS,
+            "pool_fields": POOL_FIELDS,
+            "new_token_ratio": [
+                self.new_token_ratio_tracker.init,
+                self.new_token_ratio_tracker.min,
+                self.new_token_ratio_tracker.decay,
+            ],
+            "admitted": self.admitted,
+            "steps": self.steps,
+        }
 
 
 def schedule(d, real_loop=False, core=None):
@@ -445,8 +559,9 @@ def schedule(d, real_loop=False, core=None):
     with published(d) as sa, contextlib.ExitStack() as st:
         # No processes, no NCCL: the two calls that would start them are the only patched module names.
         keep = sched_mod.bootstrap
-        sched_mod.bootstrap = SimpleNamespace(init_parallel_runtime=lambda **k: None,
-                                              init_layer_runtime=lambda **k: None)
+        sched_mod.bootstrap = SimpleNamespace(
+            init_parallel_runtime=lambda **k: None, init_layer_runtime=lambda **k: None
+        )
         st.callback(lambda: setattr(sched_mod, "bootstrap", keep))
         with torch.no_grad():
             s = OracleScheduler(d, sa)
@@ -468,7 +583,7 @@ def first_difference(a, b, path=""):
             if a.get(k) != b.get(k):
                 return first_difference(a.get(k), b.get(k), f"{path}.{k}")
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for i, (x, y) in enumerate(zip(a, b)):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
             if x != y:
                 return first_difference(x, y, f"{path}[{i}]")
     return f"{path}: {str(a)[:200]} != {str(b)[:200]}"
@@ -489,8 +604,15 @@ def main(argv):
             for line in f:
                 case = json.loads(line)
                 n += 1
-                got = without_messages(json.loads(json.dumps(run_one(
-                    case["input"], real_loop=cmd == "checkreal", core=argv[3] if len(argv) > 3 else None))))
+                got = without_messages(
+                    json.loads(
+                        json.dumps(
+                            run_one(
+                                case["input"], real_loop=cmd == "checkreal", core=argv[3] if len(argv) > 3 else None
+                            )
+                        )
+                    )
+                )
                 if got != case["result"]:
                     bad += 1
                     print("DIFFERS", case["name"], first_difference(got, case["result"]))
