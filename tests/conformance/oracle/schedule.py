@@ -134,7 +134,7 @@ class Script:
 class FakeTpWorker(TpModelWorker):
     """SGLang's worker class for what it answers about pools; no model behind it."""
 
-    def __init__(self, d, sa, model_config, pool, alloc, script):  # super().__init__ loads weights
+    def __init__(self, d, sa, model_config, pool, alloc, script):  # not the parent's: it loads weights
         self.script, self.model_config, self.random_seed, self.device = script, model_config, 0, "cpu"
         self.dllm_algorithm, self.server_args = None, sa
         pure = d["allocator"] == "pure_swa"
