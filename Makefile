@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= runs/demo
 SCENARIO ?= mimo-v2-flash-chat
+LIVE ?=
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint conformance clean
 
 demo: $(VENV)/.run
 	$(BIN)/simkv run $(SCENARIO) --out $(OUT) --force
@@ -21,6 +22,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/cog --check README.md
+
+# Random cases through the engine's own classes and through simkv, live; the engine's environment is built once, outside
+# the tree. A release runs LIVE="--schedules 1500 --operations 3000 --sizings 500".
+conformance: $(VENV)/.dev
+	$(BIN)/python tests/conformance/live.py --build $(LIVE)
 
 clean:
 	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

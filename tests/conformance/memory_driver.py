@@ -118,12 +118,28 @@ class DecodeDriver:
         engine.running.reqs = engine.running.reqs[t.status[engine.running.reqs] == LIVE]
         return {}
 
+    def skipped(self, op: Case) -> bool:
+        """Whether an operation asks to be left out as things are (``if_fits``, ``if_live``)."""
+        live = {self.names[handle] for handle in self.running}
+        if op.get("if_live"):
+            return op.get("req") not in live if op["op"] == "finish" else not live
+        if not op.get("if_fits"):
+            return False
+        memory = self.engine.memory
+        lengths = [sum(count for _, count in runs_of(prompt)) for prompt in op["reqs"].values()]
+        need = sum(-(-length // memory.page_size) * memory.page_size + memory.page_size for length in lengths)
+        have = memory.reclaimable if memory.swa is None else min(memory.reclaimable, memory.reclaimable_swa)
+        return need > have or len(lengths) > memory.rows_free
+
     def run(self) -> Case:
         steps = []
         for op in self.case["ops"]:
             step: Case = {"op": op["op"]}
             try:
-                step |= getattr(self, op["op"])(op)
+                if self.skipped(op):
+                    step["skipped"] = True
+                else:
+                    step |= getattr(self, op["op"])(op)
                 self.engine.check()
             except EngineFault as fault:
                 step["error"] = EXCEPTIONS[fault.fault]

@@ -332,8 +332,8 @@ KINDS: dict[str, tuple[Callable[[Case], Case], Callable[[Case], Case]]] = {
 }
 
 
-def check(case: Case) -> tuple[str | None, str]:
-    """(difference or None, note) of one case; raises :class:`Skip`."""
+def sides(case: Case) -> tuple[Any, Any, str]:
+    """What simkv and the engine say of one case, in comparable form, and a note; raises :class:`Skip`."""
     kind = case["kind"]
     if kind not in KINDS:
         raise Skip(f"kind {kind}")
@@ -346,7 +346,12 @@ def check(case: Case) -> tuple[str | None, str]:
     else:
         want = expected(want)
     # Recorded results are JSON: compare in that form.
-    got = json.loads(json.dumps(got))
+    return json.loads(json.dumps(got)), want, note
+
+
+def check(case: Case) -> tuple[str | None, str]:
+    """(difference or None, note) of one case; raises :class:`Skip`."""
+    got, want, note = sides(case)
     return (None if got == want else first_difference(got, want)), note
 
 

@@ -138,5 +138,3 @@ class TreeDriver:
             self.pools.check()
             steps.append(step | figures(self.case, self.pools, self.tree))
         return {"steps": steps}
-
-
