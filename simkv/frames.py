@@ -90,7 +90,11 @@ class Frames:
         columns["overallocated_tokens"] = raw["overallocated_tokens"]
         columns["window_evicted_swa_tokens"] = raw["window_evicted_swa_tokens"]
         for pool in ("full", "swa"):
-            columns[f"cache_evicted_{pool}_tokens"] = sum(raw[f"cache_evicted_{pool}_{why}"] for why in EVICTION_CAUSES)
+            causes = {
+                f"cache_evicted_{pool}_{why}_tokens": raw[f"cache_evicted_{pool}_{why}"] for why in EVICTION_CAUSES
+            }
+            columns[f"cache_evicted_{pool}_tokens"] = sum(causes.values())
+            columns |= causes
         columns["tombstone_tokens"] = self._tombstones
         columns |= self._drafts()
         columns["limit"] = _category(raw["limit"], LIMITS)
