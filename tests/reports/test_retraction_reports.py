@@ -82,7 +82,7 @@ def test_R41_memory_comes_in_pages_and_exactly_one_request_goes() -> None:
     # Prompts of 32 tokens, the first output not stored: two pages each, the next token needs a third.
     handles = decoding(engine, [(32, 1, 64)] * 4)
     assert engine.memory.available() == 16
-    need = engine._decode_need(engine.running.reqs)
+    need = engine.allocation.decode_need(engine.running.reqs)
     assert need == 4 * 16 > 16
     step = engine.schedule()
     assert step is not None
