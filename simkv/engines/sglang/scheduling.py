@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -223,6 +224,20 @@ class Scheduler:
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
         """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
+        with self._blaming():
+            return self._plan()
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """A pool that gets back more than it has: the engine's fault where it counts slots twice, else our own."""
+        try:
+            yield
+        except InvariantError as error:
+            if not self.memory.counted_twice:
+                raise
+            raise self.journal.fault("F3", str(error), pool="swa") from error
+
+    def _plan(self) -> Step | None:
         table = self.table
         self.retracted, self.aborted = [], []
         self._alone = True
@@ -552,8 +567,12 @@ class Scheduler:
         """
         if self._in_flight.popleft() is not step:
             raise InvariantError("results come in the order of their steps")
-        if step.kind == "prefill":
-            return self._complete_prefill(step)
+        with self._blaming():
+            if step.kind == "prefill":
+                return self._complete_prefill(step)
+            return self._complete_decode(step, accepted)
+
+    def _complete_decode(self, step: Step, accepted: IntArray | None) -> list[int]:
         table = self.table
         reqs = step.batch
         if self._status_changes != step.stamp:
