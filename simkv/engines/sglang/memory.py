@@ -22,6 +22,8 @@ from simkv.workload.tokens import Tokens
 
 __all__ = ["Holding", "KvMemory"]
 
+_NO_TOKENS = Tokens(())
+
 
 class Holding(NamedTuple):
     """Tokens of one pool, by who has them; they add up to its capacity in whole pages."""
@@ -311,6 +313,8 @@ class KvMemory:
             owned = min(owned, int(table.input_tokens[handle]) + finished_len)
         if insert:
             self.checkpoint(handle, owned, finished=True)
+            # It never comes back: what it was made of is the tree's business now.
+            self._tokens[handle], self._nodes[handle] = _NO_TOKENS, None
         begin = int(table.protected[handle])
         if self.swa is not None:
             alive = min(max(begin, int(table.swa_evicted[handle])), owned)
