@@ -42,7 +42,7 @@ def found_again(workload: Workload) -> IntArray | None:
     found = np.zeros(len(workload), np.int64)
     lengths = zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
     for index, (given, made) in enumerate(lengths):
-        tokens = contents.tokens(index, given)
+        tokens = contents.tokens(index, given, made)
         runs = []
         begin = 0
         for base, end in zip(tokens.bases, tokens.ends, strict=True):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import simkv
 from simkv.engines.base import Request, Step
 from simkv.engines.sglang.faults import ENGINE_FAULTS
+from simkv.engines.sglang.reserve import extra_context_len
 from simkv.engines.sglang.routing import DraftFacts, Generalized, Kind
 from simkv.engines.sglang.scheduling import Scheduler, default_retraction_order
 from simkv.engines.sglang.settings import Settings, Spec
@@ -141,7 +142,7 @@ class Server:
 
     def note(self, step: Step | None) -> None:
         engine, log = self.engine, self.log
-        for one in engine.events:
+        for one in engine.drain_events():
             if one.event == "refusal":
                 log.refused.append(one.request)
             elif one.event == "retraction":
@@ -152,7 +153,6 @@ class Server:
             elif one.event == "fault":
                 log.lost = True
             assert one.tokens >= 0
-        engine.events.clear()
         if step is None:
             return
         batch = step.batch.tolist()
@@ -185,7 +185,7 @@ class Server:
         for h in range(table.size):
             held, dead = int(table.allocated[h]), int(table.swa_evicted[h])
             assert 0 <= int(table.committed[h]) <= held or held == 0
-            assert held <= engine.row_width
+            assert held <= engine.settings.context_len + extra_context_len(engine.spec, page)
             assert dead % page == 0
             rows += held > 0
             full += -(-held // page) * page

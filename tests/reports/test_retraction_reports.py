@@ -82,7 +82,7 @@ def test_R41_memory_comes_in_pages_and_exactly_one_request_goes() -> None:
     # Prompts of 32 tokens, the first output not stored: two pages each, the next token needs a third.
     handles = decoding(engine, [(32, 1, 64)] * 4)
     assert engine.memory.available() == 16
-    need = engine._decode_need(engine.running.reqs)
+    need = engine.allocation.decode_need(engine.running.reqs)
     assert need == 4 * 16 > 16
     step = engine.schedule()
     assert step is not None
@@ -93,7 +93,7 @@ def test_R41_memory_comes_in_pages_and_exactly_one_request_goes() -> None:
     assert list(engine.waiting) == [handles[-1]]
     assert engine.new_token_ratio == (3 + 20 * 3) / (3 * 64 + 1)
     assert engine.new_token_ratio == pytest.approx(0.3264, abs=5e-5)
-    (event,) = engine.events
+    (event,) = engine.drain_events()
     assert (event.event, event.pool, event.tokens) == ("retraction", "full", 32)
 
 
@@ -103,7 +103,7 @@ def test_R41_a_request_that_is_alone_is_aborted_by_name() -> None:
     assert engine.memory.available() == 0
     assert engine.schedule() is None
     assert (engine.retracted, engine.aborted) == ([], [handle])
-    (event,) = engine.events
+    (event,) = engine.drain_events()
     assert (event.event, event.pool, event.request) == ("abort", "full", handle)
     assert "full" in event.cause and "144" in event.detail
     assert engine.memory.available() == 9 * 16

@@ -211,7 +211,7 @@ class KvMemory:
         if self.tree is not None:
             for handle in handles.tolist():
                 if node := self._nodes[handle]:
-                    self.pools.adopt(handle, 0, self.tree.path(node))
+                    self.pools.adopt(handle, 0, node)
 
     def grow(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> None:
         """Allocate for rows that grow ``before -> after``: ``tokens`` in whole pages, which are there."""
@@ -268,7 +268,7 @@ class KvMemory:
             prompt = tree.key_length(int(table.input_tokens[handle]))
             if 0 < prompt < key:
                 tree.insert(tokens, prompt, slots[:prompt], self.pools, owned_from=prompt)
-        self.pools.adopt(handle, protected, tree.path(node))
+        self.pools.adopt(handle, protected, node)
         held = self._locks[handle]
         self._nodes[handle] = node
         self._locks[handle] = tree.lock(node)
