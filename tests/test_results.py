@@ -560,7 +560,7 @@ def test_what_is_no_run_directory(stormy: Run, tmp_path: Path) -> None:
         simkv.load_run(tmp_path)
     saved = stormy.save(tmp_path / "run", figures=False)
     whole = (saved / "run.json").read_text()
-    for text in ("", "{", "{}", '{"schema": 2}'):
+    for text in ("", "{", "{}", '{"schema": 1}'):
         (saved / "run.json").write_text(text)
         with pytest.raises(ScenarioError):
             simkv.load_run(saved)
@@ -573,7 +573,7 @@ def test_what_is_no_run_directory(stormy: Run, tmp_path: Path) -> None:
         simkv.load_run(saved)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '"x"', '{"schema": 1}'])
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', '{"schema": 2}'])
 def test_a_run_json_of_another_shape_is_an_error_of_the_user(stormy: Run, tmp_path: Path, text: str) -> None:
     saved = stormy.save(tmp_path / "run", figures=False)
     (saved / "run.json").write_text(text)
