@@ -329,11 +329,12 @@ def _causes(run: Any) -> dict[tuple[str, str, str], tuple[int, float, str]]:
     """Count, first time and first request of every (event, pool, cause); the fault that ends the run is told apart."""
     events = run.events
     picked = events[events["event"].isin(_TOLD)]
+    last = None if run.fault is None else f"{run.fault['fault']}: {run.fault['message']}"
     found: dict[tuple[str, str, str], tuple[int, float, str]] = {}
     causes: dict[tuple[str, str, str], str] = {}
     columns = (picked[name] for name in ("event", "pool", "cause", "time_s", "request_id"))
     for event, pool, cause, when, name in zip(*columns, strict=True):
-        if event == "fault" and run.fault is not None and cause == run.fault["message"]:
+        if event == "fault" and cause == last:
             continue
         # A fault's cause has the figures of one request in it; its code says which faults are one.
         kind = cause.partition(":")[0] if event == "fault" else cause

@@ -79,7 +79,7 @@ def draw_eviction(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
         parts = [f"{one.label}: {one.total:,.0f} tokens" for one in evicted]
         say_state(ax, "no rate: all steps at one instant\n" + "\n".join(parts))
         return steps_text(len(time))
-    width, edges = _rate_bins(time)
+    width, edges = _rate_bins(time, len(time))
     for one in evicted:
         rate: Floats = sum_in_bins(time, one.tokens, edges) / np.diff(edges)
         curve = Curve(edges, np.append(rate, rate[-1]))
@@ -94,9 +94,9 @@ def draw_eviction(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
     return f"{bins} (in all){cause}; {steps_text(len(time))}"
 
 
-def _rate_bins(time: Floats) -> tuple[float, Floats]:
-    """Return the bins of sums over time: few enough that each holds some steps."""
-    return time_bins(time[0], time[-1], min(RATE_BINS, max(1, len(time) // 3)))
+def _rate_bins(time: Floats, count: int) -> tuple[float, Floats]:
+    """Return the bins of sums over time: few enough that each holds some of so many steps."""
+    return time_bins(time[0], time[-1], min(RATE_BINS, max(1, count // 3)))
 
 
 def draw_oom(
@@ -249,7 +249,7 @@ def _draw_hits(ax: Axes, timeline: pd.DataFrame) -> list[str]:
     label += f", {short_number(again.sum())} of them after retractions)" if again.any() else ")"
     time = row_times(timeline)
     if time[-1] > time[0]:
-        width, edges = _rate_bins(time)
+        width, edges = _rate_bins(time, int(np.count_nonzero(found + computed)))
         note = f"hit rate: tokens found of the prompt tokens in each {duration_text(width)} bin"
     else:
         edges, note = time[[0, -1]], "hit rate of all steps"
@@ -270,8 +270,10 @@ def draw_faults(ax: Axes, events: pd.DataFrame | None) -> None:
     time = found["time_s"].to_numpy(dtype=float)
     if len(time) > EXACT_ROWS:
         time = time[np.unique(np.digitize(time, np.linspace(time.min(), time.max(), EXACT_ROWS)), return_index=True)[1]]
-    causes = found["cause"].astype(str).value_counts(sort=True)
-    text = f"{causes.index[0]}" + (f" and {len(causes) - 1} further causes" if len(causes) > 1 else "")
+    # A cause begins with the fault's code; what follows differs from one request to another.
+    codes = found["cause"].astype(str).str.partition(":")[0].value_counts(sort=True)
+    told = [f"{code} ({count:,})" for code, count in codes.head(4).items()]
+    text = ", ".join(told) + (f" and {len(codes) - 4} others" if len(codes) > 4 else "")
     ax.vlines(
         np.unique(time),
         0,
@@ -279,5 +281,5 @@ def draw_faults(ax: Axes, events: pd.DataFrame | None) -> None:
         transform=ax.get_xaxis_transform(),
         color="#EE3377",
         linewidth=1.4,
-        label=wrapped(f"fault: {text} ({len(found):,})"),
+        label=wrapped(f"fault: {text}"),
     )
