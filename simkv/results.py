@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "PLOTS", "Run", "engine_for", "load_run", "simulate"]
 
-SCHEMA = 1
+SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
 _FRAMES = ("timeline", "requests", "events")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {

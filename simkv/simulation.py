@@ -434,7 +434,7 @@ class Simulation:
         except EngineFault as fault:
             self._fault = fault
             index = int(self._index[fault.request]) if fault.request >= 0 else -1
-            self._events.append((self.now, Event("fault", index, fault.pool, 0, fault.message)))
+            self._events.append((self.now, Event("fault", index, fault.pool, 0, str(fault))))
         except KeyboardInterrupt:
             interrupted = True
         except InvariantError as error:
