@@ -346,7 +346,6 @@ sys.exit(main(sys.argv[1:]))
         "run s.toml --set steptime=constant",
         "run s.toml --set workload={}",
         "run s.toml --set workload={trace='none.csv'}",
-        "run s.toml --set memory.disable_radix_cache=false",
         "run s.toml --set checks.'a'=1",
         "show",
         "show .",
