@@ -116,10 +116,23 @@ def test_what_the_recorded_schedules_with_a_prefix_cache_are_about() -> None:
     least = {
         **{f"swa, pages of {page}": 10 for page in (1, 2, 4, 8, 16, 64)},
         **{f"paged, pages of {page}": 5 for page in (2, 4, 8, 16, 64)},
-        **{"token, pages of 1": 5, "pure_swa, pages of 1": 10, "overlap": 50, "sync": 50},
-        **{"ends done": 100, "ends error": 10, "ends stuck": 20, "bigram keys": 50, "draft trees": 20},
-        **{"mixed chunk": 10, "chunked": 30, "retraction": 30, "abort": 15, "refusal": 20, "refresh": 5},
-        **{"full eviction": 30, "swa eviction": 20},
+        "token, pages of 1": 5,
+        "pure_swa, pages of 1": 10,
+        "overlap": 50,
+        "sync": 50,
+        "ends done": 100,
+        "ends error": 10,
+        "ends stuck": 20,
+        "bigram keys": 50,
+        "draft trees": 20,
+        "mixed chunk": 10,
+        "chunked": 30,
+        "retraction": 30,
+        "abort": 15,
+        "refusal": 20,
+        "refresh": 5,
+        "full eviction": 30,
+        "swa eviction": 20,
     }
     assert {what: found[what] for what, count in least.items() if found[what] < count} == {}
 
@@ -147,8 +160,14 @@ def test_what_the_recorded_trees_are_about() -> None:
     least = {
         **{f"swa, pages of {page}": 15 for page in (1, 2, 4, 8, 16)},
         **{f"paged, pages of {page}": 15 for page in (2, 4, 8, 16)},
-        **{"token, pages of 1": 15, "pure_swa, pages of 1": 15, "bigram keys": 50, "tombstones in a match": 30},
-        **{"branching": 30, "full eviction": 100, "swa eviction": 80, "tombstones left": 50},
+        "token, pages of 1": 15,
+        "pure_swa, pages of 1": 15,
+        "bigram keys": 50,
+        "tombstones in a match": 30,
+        "branching": 30,
+        "full eviction": 100,
+        "swa eviction": 80,
+        "tombstones left": 50,
         "swa lock let go first": 20,
     }
     assert {what: found[what] for what, count in least.items() if found[what] < count} == {}
@@ -172,14 +191,12 @@ def test_what_the_recorded_rows_are_about() -> None:
     least = {
         **{f"swa, pages of {page}": 10 for page in (1, 2, 4, 8, 16)},
         **{f"paged, pages of {page}": 5 for page in (2, 4, 8, 16)},
-        **{
-            "token, pages of 1": 10,
-            "bigram keys": 30,
-            "retraction": 40,
-            "abort": 20,
-            "cached prefix": 40,
-            "window": 40,
-        },
+        "token, pages of 1": 10,
+        "bigram keys": 30,
+        "retraction": 40,
+        "abort": 20,
+        "cached prefix": 40,
+        "window": 40,
     }
     assert {what: found[what] for what, count in least.items() if found[what] < count} == {}
 
