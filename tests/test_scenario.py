@@ -242,7 +242,7 @@ def test_every_unknown_key_of_a_family_is_named() -> None:
         ("policies", "faults", "no-draft-budget"),
         ("policies", "schedule_conservativeness", -0.1),
         ("policies", "schedule_conservativeness", float("inf")),
-        ("policies", "engine_faults", "repair"),
+        ("policies", "engine_faults", "repaired"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(section: str, key: str, value: Any) -> None:

@@ -20,6 +20,7 @@ from simkv.simulation import TIMELINE_INTS, Outcome, Simulation, _Arrivals
 from simkv.steptime import Constant, StepWork
 from simkv.workload.acceptance import NoDraft
 from simkv.workload.request import Workload
+from simkv.workload.tokens import Contents
 
 
 def ms(run: Run, column: str) -> list[float | None]:
@@ -404,9 +405,22 @@ def test_an_engine_that_does_not_start_is_not_simulated() -> None:
     assert caught.value.exit_code == 3
 
 
-def test_the_prefix_cache_is_refused_and_not_ignored() -> None:
-    with pytest.raises(ScenarioError, match=r"memory.disable_radix_cache"):
-        simkv.simulate(scenario(memory={"disable_radix_cache": False}), workload=workload([(0, 1, 1)]))
+def test_a_prefix_cache_that_holds_more_than_kv_is_refused_and_not_ignored() -> None:
+    # Inkling keeps the state of its short convolutions beside the KV.
+    one = simkv.load({"model": {"config": "inkling-small"}, "memory": {"kv_bytes": "40GiB"}})
+    with pytest.raises(ScenarioError, match=r"memory.disable_radix_cache .*short-convolution state") as caught:
+        simkv.simulate(one, workload=workload([(0, 1, 1)]))
+    assert caught.value.exit_code == 2
+    off = one.override("memory.disable_radix_cache=true")
+    assert simkv.simulate(off, workload=workload([(0, 1, 1)])).summary["requests.completed"] == 1
+
+
+def test_a_prompt_that_was_there_before_is_read_from_the_prefix_cache() -> None:
+    # Two prompts of the same 10 tokens, one after the other: all but the last token are found.
+    shared = Contents(np.array([0, 0]), np.array([10, 10]), np.array([0, 1, 2]))
+    work = workload([(0, 10, 2), (1000, 10, 2)], contents=shared)
+    run = simkv.simulate(scenario(memory={"disable_radix_cache": False}), workload=work, check_every=1)
+    assert run.requests["cached_tokens"].tolist() == [0, 9]
 
 
 # Recording ---------------------------------------------------------------------------------------------------------

@@ -199,8 +199,8 @@ def test_the_static_fraction_is_chosen_before_speculation_sets_its_requests() ->
     [
         ["memory.mem_fraction_static=0.1"],
         ["memory.weights=500GiB"],
-        ["draft.algorithm=NGRAM"],
-        ["memory.overhead=10GiB", "memory.max_running_requests=300"],
+        ["memory.disable_radix_cache=true", "draft.algorithm=NGRAM"],
+        ["memory.disable_radix_cache=true", "memory.overhead=10GiB", "memory.max_running_requests=300"],
         ["memory.disable_radix_cache=false", "memory.mem_fraction_static=0.82"],
     ],
 )
