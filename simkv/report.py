@@ -289,6 +289,9 @@ def _cache_text(run: Any) -> Text:
     )
     if s["requests.retractions"]:
         text.append(f"; {s['tokens.rehit']:,} more after retractions", style="not bold")
+    unbounded = run.workload["reusable_token_share"]
+    if unbounded is not None:
+        text.append(f"; a cache without limits would find {_percent(unbounded)}", style="not bold")
     for pool, label, capacity in _cache_pools(run.plan):
         peak, evicted = s[f"{pool}_cached_tokens.peak"], s[f"cache_evicted_{pool}_tokens"]
         causes = {why: s[f"cache_evicted_{pool}_{why}_tokens"] for why in EVICTION_CAUSES}

@@ -29,6 +29,7 @@ from simkv.simulation import Outcome, Progress, Simulation
 from simkv.steptime import StepTime
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import Workload
+from simkv.workload.reuse import reusable_token_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -427,6 +428,7 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, g
             "mean_rate": workload.mean_rate,
             "zero_output": info.zero_output,
             "out_of_order": info.out_of_order,
+            "reusable_token_share": reusable_token_share(workload),
             "notes": list(info.notes),
         },
         fault=None if outcome.fault is None else {"fault": outcome.fault.fault, "message": outcome.fault.message},

@@ -8,7 +8,7 @@ import numpy as np
 
 from simkv.workload.request import Blocks, IntArray, Workload
 
-__all__ = ["found_again", "reusable_share"]
+__all__ = ["found_again", "reusable_share", "reusable_token_share"]
 
 
 class _Node:
@@ -53,6 +53,15 @@ def found_again(workload: Workload) -> IntArray | None:
             begin = end
         found[index] = min(given, _insert(root, runs))
     return found
+
+
+def reusable_token_share(workload: Workload) -> float | None:
+    """Share of all prompt tokens that a cache without bound would find; None where nothing is known of the tokens."""
+    found = found_again(workload)
+    if found is None:
+        return None
+    total = int(workload.input_tokens.sum())
+    return int(found.sum()) / total if total else 0.0
 
 
 def _insert(node: _Node, runs: list[tuple[int, int]]) -> int:
