@@ -219,6 +219,19 @@ def test_stamps_of_a_split() -> None:
     assert parent is leaf.parent and parent.stamp < leaf.stamp
 
 
+def test_the_new_parent_of_a_split_is_as_recent_as_the_split() -> None:
+    # The suffix goes while the other branch is held; then the parent is a leaf, and more recent than that branch.
+    tree, sink = RadixTree(1), Sink()
+    put(tree, seq((0, 10)))
+    _, other = put(tree, seq((100, 110)), first=100)
+    put(tree, seq((0, 5)), owned_from=5)
+    held = tree.lock(other)
+    assert tree.evict(1, 0, sink) == (5, 0)
+    tree.unlock(held)
+    assert tree.evict(1, 0, sink) == (10, 0)
+    assert sink.drain() == [("both", [5, 6, 7, 8, 9]), ("both", list(range(100, 110)))]
+
+
 def test_the_deepest_node_of_a_match_is_the_most_recent() -> None:
     tree = RadixTree(1)
     put(tree, seq((0, 4)))

@@ -397,7 +397,7 @@ class Scheduler:
             self.chunked = -1
         self._admit(adder, count)
         if adder.repaired:
-            self._note_repair(adder.repaired)
+            self._note_repair(adder.repaired, adder.repaired_for)
         if self.chunked >= 0 and self.chunked not in adder.admitted:
             self._free_parked()
         if self.chunked >= 0 and self.chunked not in adder.admitted and self.limit == "arrival":
@@ -723,7 +723,8 @@ class Scheduler:
         pool = memory.short_pool(need)
         label = {"swa": "SWA", "full": "full"}[pool]
         if kind == "abort":
-            if self.spec is not None and not table.output[handle] - 1:
+            # With overlap its first token is not there yet at the first decode step, so outputs do not tell.
+            if self.spec is not None and not table.verifies[handle] and not table.decode_idx[handle]:
                 self.events.append(Event("fault", handle, pool, 0, f"F4: {ENGINE_FAULTS['F4']}"))
             cause, detail = f"alone, its next step does not fit the {label} pool", self._abort_text(pool, need)
         else:
@@ -826,7 +827,10 @@ class Scheduler:
         table.finished_len[handle] = table.output[handle] if table.to_abort[handle] else table.stop_at[handle]
         table.status[handle] = FINISHED
         self._status_changes += 1
+        before = self.memory.kept_out
         self.memory.release(handle, insert=True)
+        if self.memory.kept_out > before:
+            self._note_repair("F3", handle, "swa")
 
     # ------------------------------------------------------------------ idle
     def idle(self) -> None:
