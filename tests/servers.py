@@ -245,7 +245,10 @@ class Server:
         if pools.swa is None or pools.full is None:
             sides.append((allocator.pool, full if pools.swa is None else swa))  # type: ignore[attr-defined]
         else:
-            peers = [allocator.translate(slots) for slots in swa]
+            # Of a page that is not full only the slots in use have peers.
+            peers = [
+                (allocator.translate(slots[::page])[:, None] // page * page + np.arange(page)).ravel() for slots in swa
+            ]
             sides += [(allocator.full, full), (allocator.swa, peers)]  # type: ignore[attr-defined]
         for side, owned in sides:
             free = np.concatenate([side.free_pages, side.held_pages])

@@ -298,6 +298,19 @@ class Scheduler:
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
         """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
+        try:
+            return self._plan()
+        except InvariantError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: InvariantError) -> InvariantError | EngineFault:
+        """What the engine's own allocator asserts, too: more slots are free than there are (fault F3)."""
+        memory = self.memory
+        if not memory.counted_twice or memory.swa is None or memory.swa.available <= memory.swa.usable:
+            return error
+        return self._fault("F3", f"{memory.swa.available:,} available of {memory.swa.capacity:,}", pool="swa")
+
+    def _plan(self) -> Step | None:
         table = self.table
         self.retracted, self.aborted = [], []
         self._alone = True
@@ -770,6 +783,12 @@ class Scheduler:
         """
         if self._in_flight.popleft() is not step:
             raise InvariantError("results come in the order of their steps")
+        try:
+            return self._process(step, accepted)
+        except InvariantError as error:
+            raise self._explained(error) from error
+
+    def _process(self, step: Step, accepted: IntArray | None) -> list[int]:
         if step.kind == "prefill":
             return self._complete_prefill(step)
         table = self.table
