@@ -509,36 +509,6 @@ def test_slots_the_tree_owns_bring_no_tombstone_to_life() -> None:
     assert sink.drain() == []
 
 
-# Page larger than the window, parked branches: reports R37, R44 ----------------------------------------------------
-
-
-def test_a_long_branch_in_two_nodes_loses_its_whole_hit_at_once() -> None:
-    # 20,032 tokens of one insert, window 128, page 64.
-    tree = RadixTree(64, window=128)
-    put(tree, seq((0, 20_032)))
-    assert shape(tree) == [(0, 19_904, True), (19_904, 20_032, True)]
-    assert tree.evict(0, 64, Sink()) == (0, 19_904)
-    one = seq((0, 20_032), (90_000, 90_064))
-    assert tree.match(one, 20_096).length == 20_032
-    # The next loss takes the leaf as a whole, with its full half.
-    assert tree.evict(0, 64, Sink()) == (128, 128)
-    found = tree.match(one, 20_096)
-    assert (found.length, found.full_length, found.branch) == (0, 19_904, 19_904)
-
-
-def test_a_long_branch_in_nodes_of_a_page_falls_off_the_same_cliff() -> None:
-    tree = RadixTree(64, window=128)
-    for end in range(64, 20_096, 64):
-        put(tree, seq((0, end)), owned_from=end - 64)
-    assert len(list(tree.nodes())) == 313
-    assert tree.evict(0, 20_032 - 128, Sink()) == (0, 19_904)
-    one = seq((0, 20_032), (90_000, 90_064))
-    assert tree.match(one, 20_096).length == 20_032
-    assert tree.evict(0, 1, Sink()) == (0, 64)
-    found = tree.match(one, 20_096)
-    assert (found.length, found.full_length) == (0, 20_032)
-
-
 # Any operations, against a model of single pages -------------------------------------------------------------------
 
 
