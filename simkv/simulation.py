@@ -348,7 +348,7 @@ class Simulation:
         for event in self.engine.drain_events():
             self._refused += event.event == "refusal"
             self._retracted += event.event == "retraction"
-            index = int(self._index[event.request])
+            index = int(self._index[event.request]) if event.request >= 0 else -1
             if event.event == "abort":
                 self._finished(index)
             self._events.append((now, replace(event, request=index)))

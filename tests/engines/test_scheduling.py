@@ -2,202 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from servers import Case, Log, Server, cases
 
 import simkv
 from simkv.engines.base import Request, Step
 from simkv.engines.sglang.faults import ENGINE_FAULTS
-from simkv.engines.sglang.reserve import extra_context_len
 from simkv.engines.sglang.routing import DraftFacts, Generalized, Kind
 from simkv.engines.sglang.scheduling import Scheduler, default_retraction_order
 from simkv.engines.sglang.settings import Settings, Spec
-from simkv.errors import EngineFault
 from simkv.workload.request import Workload
 
 FEW = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@dataclass
-class Case:
-    """A server and its traffic."""
-
-    settings: Settings
-    full: int | None
-    swa: int | None
-    rows: int
-    requests: list[tuple[int, Request, list[int]]]
-
-
-@dataclass
-class Log:
-    """What happened."""
-
-    steps: list[tuple[Any, ...]] = field(default_factory=list)
-    finished: list[int] = field(default_factory=list)
-    aborted: list[int] = field(default_factory=list)
-    retracted: list[int] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-    prefilled: dict[int, int] = field(default_factory=dict)
-    lost: bool = False
-    fault: EngineFault | None = None
-    ended: bool = False
-
-
-@st.composite
-def cases(draw: Any) -> Case:
-    page = draw(st.sampled_from([1, 1, 2, 4, 16, 64]))
-    kind = draw(st.sampled_from(["full", "full", "split", "all-swa"]))
-    if kind == "all-swa":
-        page = 1
-    spec = None
-    if draw(st.booleans()):
-        steps, topk = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 4]))
-        width = steps + 1 if topk == 1 else draw(st.integers(2, steps * topk + 1))
-        spec = Spec(draw(st.sampled_from(["EAGLE", "EAGLE3", "NGRAM", "DFLASH"])), steps, topk, width)
-    window = None if kind == "full" else draw(st.sampled_from([4, 8, 20, 33]))
-    full = None if kind == "all-swa" else page * draw(st.integers(2, 400 // page + 2))
-    swa = None
-    if kind != "full":
-        swa = page * (-(-(window + 2 * page) // page) + draw(st.integers(0, 120 // page + 1)))
-    rows = draw(st.sampled_from([1, 2, 4, 8]))
-    context = draw(st.sampled_from([60, 200, 1000]))
-    made = Settings(
-        page_size=page,
-        chunked_prefill_size=draw(st.sampled_from([-1, page, 3 * page, 8 * page, 512])),
-        max_prefill_tokens=draw(st.sampled_from([16, 64, 16384])),
-        max_running_requests=rows,
-        context_len=context,
-        swa_eviction_interval=draw(st.sampled_from([1, 8, 128])),
-        disable_radix_cache=True,
-        disable_overlap_schedule=draw(st.booleans()),
-        enable_mixed_chunk=draw(st.booleans()),
-        schedule_conservativeness=draw(st.sampled_from([0.05, 0.3, 1.0])),
-        hybrid=kind != "full",
-        window=window,
-        spec=spec,
-    )
-    requests = []
-    longest = draw(st.sampled_from([15, 60, 250]))
-    for number in range(draw(st.integers(1, 14))):
-        new = draw(st.integers(0, 60))
-        stop = draw(st.none() | st.integers(0, new))
-        one = Request(f"r{number}", draw(st.integers(1, longest)), new, stop, draw(st.integers(0, 7)) == 0)
-        script = draw(st.lists(st.integers(1, spec.num_draft_tokens if spec else 1), min_size=1, max_size=3))
-        requests.append((draw(st.integers(0, 25)), one, script))
-    return Case(made, full, swa, rows, sorted(requests, key=lambda r: r[0]))
-
-
-class Server:
-    """The engine's event loop, a step an iteration, with a check of everything after each."""
-
-    def __init__(self, case: Case, **policies: Any) -> None:
-        self.case = case
-        self.engine = Scheduler(
-            case.settings, full_tokens=case.full, swa_tokens=case.swa, max_running_requests=case.rows, **policies
-        )
-        self.log = Log()
-        self.pending = list(case.requests)
-        self.scripts: list[list[int]] = []
-
-    def run(self) -> Log:
-        engine, log = self.engine, self.log
-        previous: Step | None = None
-        nothing = 0
-        try:
-            for it in range(20_000):
-                self.arrive(it)
-                step = engine.schedule()
-                self.note(step)
-                waited, previous = (previous, step) if engine.overlap else (step, None)
-                if waited is not None:
-                    log.finished += engine.complete(waited, waited.accepted)
-                self.check()
-                if step is not None or waited is not None:
-                    nothing = 0
-                    continue
-                engine.idle()
-                if engine.is_empty():
-                    if not self.pending:
-                        log.ended = True
-                        return log
-                elif nothing:
-                    raise engine.diagnose_stall()
-                nothing += not engine.is_empty()
-        except EngineFault as fault:
-            log.fault = fault
-        return log
-
-    def arrive(self, it: int) -> None:
-        while self.pending and self.pending[0][0] <= it:
-            _, request, script = self.pending.pop(0)
-            handle = self.engine.submit(request)
-            assert handle == len(self.scripts)
-            self.scripts.append(script)
-
-    def note(self, step: Step | None) -> None:
-        engine, log = self.engine, self.log
-        for one in engine.drain_events():
-            if one.event == "refusal":
-                log.refused.append(one.request)
-            elif one.event == "retraction":
-                log.retracted.append(one.request)
-                log.prefilled[one.request] = 0
-            elif one.event == "abort":
-                log.aborted.append(one.request)
-            elif one.event == "fault":
-                log.lost = True
-            assert one.tokens >= 0
-        if step is None:
-            return
-        batch = step.batch.tolist()
-        assert len(set(batch)) == len(batch) > 0
-        assert len(batch) <= self.case.rows
-        log.steps.append((step.kind, tuple(batch), tuple(step.extend_lens), tuple(step.prefix_lens), step.verify))
-        if step.verify:
-            assert self.case.settings.spec is not None
-            assert step.verify_index is not None
-            picks = [
-                self.scripts[h][v % len(self.scripts[h])]
-                for h, v in zip(batch, step.verify_index.tolist(), strict=True)
-            ]
-            step.accepted = np.array(picks, np.int64)
-        if step.kind == "prefill":
-            riding = len(batch) - step.mixed_decode
-            assert len(step.extend_lens) == len(step.prefix_lens) == len(batch)
-            for h, extend in zip(batch[:riding], step.extend_lens, strict=False):
-                assert extend > 0
-                log.prefilled[h] = log.prefilled.get(h, 0) + extend
-            assert sum(step.extend_lens[:riding]) == step.work.prefill_tokens
-            assert step.work.prefill_requests == riding
-
-    def check(self) -> None:
-        """Every token of every pool has exactly one owner, recounted from what requests hold."""
-        engine, case = self.engine, self.case
-        engine.memory.check()
-        table, page = engine.table, case.settings.page_size
-        full = swa = rows = 0
-        for h in range(table.size):
-            held, dead = int(table.allocated[h]), int(table.swa_evicted[h])
-            assert 0 <= int(table.committed[h]) <= held or held == 0
-            assert held <= engine.settings.context_len + extra_context_len(engine.spec, page)
-            assert dead % page == 0
-            rows += held > 0
-            full += -(-held // page) * page
-            swa += -(-held // page) * page - dead
-        assert engine.memory.rows_free == case.rows - rows
-        if case.full is not None:
-            assert engine.memory.full is not None
-            assert engine.memory.full.available == case.full // page * page - full >= 0
-        if case.swa is not None:
-            assert engine.memory.swa is not None
-            assert engine.memory.swa.available == case.swa // page * page - swa >= 0
-        assert 0 <= engine.new_token_ratio <= 1
 
 
 def expected(case: Case, request: Request) -> tuple[bool, int]:

@@ -219,6 +219,19 @@ def test_stamps_of_a_split() -> None:
     assert parent is leaf.parent and parent.stamp < leaf.stamp
 
 
+def test_the_new_parent_of_a_split_is_as_recent_as_the_split() -> None:
+    # The suffix goes while the other branch is held; then the parent is a leaf, and more recent than that branch.
+    tree, sink = RadixTree(1), Sink()
+    put(tree, seq((0, 10)))
+    _, other = put(tree, seq((100, 110)), first=100)
+    put(tree, seq((0, 5)), owned_from=5)
+    held = tree.lock(other)
+    assert tree.evict(1, 0, sink) == (5, 0)
+    tree.unlock(held)
+    assert tree.evict(1, 0, sink) == (10, 0)
+    assert sink.drain() == [("both", [5, 6, 7, 8, 9]), ("both", list(range(100, 110)))]
+
+
 def test_the_deepest_node_of_a_match_is_the_most_recent() -> None:
     tree = RadixTree(1)
     put(tree, seq((0, 4)))
@@ -494,36 +507,6 @@ def test_slots_the_tree_owns_bring_no_tombstone_to_life() -> None:
     put(tree, seq((0, 22)), sink, first=100, owned_from=20)
     assert shape(tree) == [(0, 16, False), (16, 20, True), (20, 22, True)]
     assert sink.drain() == []
-
-
-# Page larger than the window, parked branches: reports R37, R44 ----------------------------------------------------
-
-
-def test_a_long_branch_in_two_nodes_loses_its_whole_hit_at_once() -> None:
-    # 20,032 tokens of one insert, window 128, page 64.
-    tree = RadixTree(64, window=128)
-    put(tree, seq((0, 20_032)))
-    assert shape(tree) == [(0, 19_904, True), (19_904, 20_032, True)]
-    assert tree.evict(0, 64, Sink()) == (0, 19_904)
-    one = seq((0, 20_032), (90_000, 90_064))
-    assert tree.match(one, 20_096).length == 20_032
-    # The next loss takes the leaf as a whole, with its full half.
-    assert tree.evict(0, 64, Sink()) == (128, 128)
-    found = tree.match(one, 20_096)
-    assert (found.length, found.full_length, found.branch) == (0, 19_904, 19_904)
-
-
-def test_a_long_branch_in_nodes_of_a_page_falls_off_the_same_cliff() -> None:
-    tree = RadixTree(64, window=128)
-    for end in range(64, 20_096, 64):
-        put(tree, seq((0, end)), owned_from=end - 64)
-    assert len(list(tree.nodes())) == 313
-    assert tree.evict(0, 20_032 - 128, Sink()) == (0, 19_904)
-    one = seq((0, 20_032), (90_000, 90_064))
-    assert tree.match(one, 20_096).length == 20_032
-    assert tree.evict(0, 1, Sink()) == (0, 64)
-    found = tree.match(one, 20_096)
-    assert (found.length, found.full_length) == (0, 20_032)
 
 
 # Any operations, against a model of single pages -------------------------------------------------------------------

@@ -141,7 +141,9 @@ def test_R41_a_lone_speculative_request_is_aborted_and_counted() -> None:
     assert result.requests["state"].tolist() == ["aborted"]
     assert result.summary["requests.aborted"] == 1
     assert "full pool" in result.requests["cause"][0] and "144" in result.requests["cause"][0]
-    assert result.events["event"].tolist() == ["abort"]
+    assert result.events["event"].tolist() == ["fault", "abort"]
+    assert result.events["cause"][0].startswith("F4:")
+    assert result.fault is None
 
 
 def test_R41_a_reserve_that_does_not_fit_is_not_called_a_full_pool() -> None:

@@ -60,6 +60,8 @@ class PrefillPass:
         Pool that refused the last candidate.
     repaired : str
         Fault of the engine that this pass would have run into, empty for none.
+    repaired_for : int
+        Handle of the request that would have.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PrefillPass:
         self._repair = repair
         self._unfinished = False
         self.repaired = ""
+        self.repaired_for = -1
         self.ratio = ratio
         self.rem_input = max_prefill_tokens - mixed
         self.rem_chunk = None if chunk is None else chunk - mixed
@@ -200,7 +203,7 @@ class PrefillPass:
         if chunked:
             assert limit is not None
             if self._repair and (self._unfinished or self.new_chunked >= 0):
-                self.repaired = "second-chunk" if self._unfinished else "F1"
+                self.repaired, self.repaired_for = "second-chunk" if self._unfinished else "F1", handle
                 return Verdict.OTHER
             extend = floor_page(limit, self.page)
             if extend <= 0:
@@ -251,7 +254,7 @@ class PrefillPass:
             room = self.rem_chunk
             if self._repair:
                 room = min(room, floor_page(self.rem_current - self.page, self.page))
-                self.repaired = "chunk-oom" if room < self.rem_chunk else ""
+                self.repaired, self.repaired_for = "chunk-oom" if room < self.rem_chunk else "", handle
                 if room <= 0:
                     self._unfinished = True
                     return True

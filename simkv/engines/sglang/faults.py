@@ -10,8 +10,8 @@ ENGINE_FAULTS = {
     "F2": "livelock: a chunked prompt holds the whole SWA pool, and its out-of-window slots are freed only when its next "
     "chunk is scheduled (managers/schedule_batch.py:4105-4122)",
     "F3": "an all-sliding model: slots that the window of a long answer freed are put into the prefix tree when the "
-    "request ends, so they are free and cached at once; the idle check finds too many and the scheduler process dies "
-    "(mem_cache/radix_cache.py:510-543)",
+    "request ends, so they are free and cached at once; an allocator or the idle check finds too many and the scheduler "
+    "process dies (mem_cache/radix_cache.py:510-543)",
     "F4": "a lone speculative request whose reserve exceeds the pool is admitted, prefilled, and aborted at its first "
     "decode step (managers/schedule_batch.py:3508-3530)",
     "F5": "a prompt within one page of the pool's size is accepted and never admitted; it blocks the queue for ever "

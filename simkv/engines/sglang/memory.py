@@ -62,6 +62,8 @@ class KvMemory:
         (pool, cause) to tokens evicted from the tree to make room.
     counted_twice : int
         SWA tokens that are free and in the tree, or free twice (fault F3).
+    kept_out : int
+        Tokens that did not get into the tree, so that none is counted twice.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class KvMemory:
         self.leaked_full = 0
         self.leaked_swa = 0
         self.counted_twice = 0
+        self.kept_out = 0
         self._exact_release = exact_release
         self._keeps_dead_slots = keeps_dead_slots
         # By handle: what the request's tokens are, where its cached prefix ends, and the lock on it.
@@ -287,6 +290,7 @@ class KvMemory:
         if self.full is not None or dead <= protected:
             return key
         if not self._keeps_dead_slots:
+            self.kept_out += max(0, key - protected)
             return min(key, protected)
         self.counted_twice += max(0, min(key, dead) - protected)
         return key

@@ -229,13 +229,15 @@ class Scheduler:
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:
-        """A pool that gets back more than it has: the engine's fault where it counts slots twice, else our own."""
+        """More slots free than there are: the engine's fault where it counts some twice (F3), else our own."""
         try:
             yield
         except InvariantError as error:
-            if not self.memory.counted_twice:
+            swa = self.memory.swa
+            if not self.memory.counted_twice or swa is None or swa.available <= swa.usable:
                 raise
-            raise self.journal.fault("F3", str(error), pool="swa") from error
+            detail = f"{swa.available:,} available of {swa.capacity:,}"
+            raise self.journal.fault("F3", detail, pool="swa") from error
 
     def _plan(self) -> Step | None:
         table = self.table
@@ -337,7 +339,7 @@ class Scheduler:
             self.chunked = -1
         self._admit(adder, count)
         if adder.repaired:
-            self.journal.note_repair(adder.repaired)
+            self.journal.note_repair(adder.repaired, adder.repaired_for)
         if self.chunked >= 0 and self.chunked not in adder.admitted:
             self._free_parked()
         if self.chunked >= 0 and self.chunked not in adder.admitted and self.limit == "arrival":
@@ -535,7 +537,8 @@ class Scheduler:
         table, memory = self.table, self.memory
         pool = memory.short_pool(need)
         if kind == "abort":
-            if self.spec is not None and not table.output[handle] - 1:
+            # With overlap its first token is not there yet at the first decode step, so outputs do not tell.
+            if self.spec is not None and not table.verifies[handle] and not table.decode_idx[handle]:
                 self.journal.note_fault("F4", handle, pool)
             cause, detail = f"alone, its next step does not fit the {LABELS[pool]} pool", abort_text(memory, pool, need)
         else:
@@ -628,7 +631,10 @@ class Scheduler:
         table.finished_len[handle] = table.output[handle] if table.to_abort[handle] else table.stop_at[handle]
         table.status[handle] = FINISHED
         self._status_changes += 1
+        before = self.memory.kept_out
         self.memory.release(handle, insert=True)
+        if self.memory.kept_out > before:
+            self.journal.note_repair("F3", handle, "swa")
 
     # ------------------------------------------------------------------ idle
     def idle(self) -> None:
