@@ -18,9 +18,10 @@ import pandas as pd
 
 from simkv.document import comparison
 from simkv.engines.base import Plan
+from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
 from simkv.engines.sglang.build import build_scheduler
 from simkv.engines.sglang.routing import RoutingRule
-from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.errors import InvariantError, Problem, ScenarioError, nearest
 from simkv.frames import Frames
 from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls, is_usable

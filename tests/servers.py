@@ -224,7 +224,7 @@ class Server:
             assert engine.memory.swa is not None
             swa += sum(len(node) for node in nodes if node.swa or case.full is None)
             assert engine.memory.swa.available == case.swa // page * page - swa >= 0
-        assert 0 <= engine.new_token_ratio <= 1
+        assert 0 <= engine.ratio.current <= 1
         if isinstance(engine.memory.pools, NumberedPools):
             self.check_slots(engine.memory.pools)
 

@@ -99,7 +99,7 @@ class DecodeDriver:
             engine._retract(engine.running)
             out["retracted"] = [self.names[h] for h in engine.retracted]
             out["aborted"] = [self.names[h] for h in engine.aborted]
-            out["new_token_ratio"] = engine.new_token_ratio
+            out["new_token_ratio"] = engine.ratio.current
         if self.running:
             engine._prepare_decode(engine.running.reqs)
         for handle in self.running:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import simkv
-from simkv.engines.sglang.scheduling import Batch, Scheduler
+from simkv.engines.sglang.batch import Batch
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.table import LIVE
 from simkv.workload.request import Workload
 from simkv.workload.tokens import private_tokens

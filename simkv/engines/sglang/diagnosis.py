@@ -1,4 +1,4 @@
-"""Why nothing will ever run again, in words and figures."""
+"""Why the engine dies, or nothing will ever run again, in words and figures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ from simkv.engines.sglang.memory import KvMemory
 from simkv.engines.sglang.settings import Settings
 from simkv.errors import EngineFault
 
-__all__ = ["abort_text", "parked_for_ever", "waits_for_ever"]
+__all__ = ["abort_text", "idle_fault", "parked_for_ever", "waits_for_ever"]
 
 LABELS = {"swa": "SWA", "full": "full"}
+
+
+def idle_fault(memory: KvMemory, settings: Settings, journal: Journal) -> EngineFault | None:
+    """What the check of an idle server finds (managers/scheduler.py:5289-5318); a leak of our own is raised."""
+    if memory.swa is not None and memory.counted_twice:
+        have = memory.holding(memory.swa)
+        detail = f"{have.available:,} available + {have.evictable:,} evictable of {memory.swa.capacity:,}"
+        return journal.fault("F3", detail, pool="swa")
+    for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
+        if pool is None:
+            continue
+        have = memory.holding(pool)
+        free = have.available + have.evictable
+        if free + leaked != pool.usable:
+            memory.check()
+        if leaked:
+            return journal.fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
+        if free != pool.capacity and not settings.repair_faults:
+            return journal.fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
+    return None
 
 
 def parked_for_ever(memory: KvMemory, settings: Settings, journal: Journal, handle: int) -> EngineFault:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -15,11 +14,13 @@ from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.allocation import Allocation
 from simkv.engines.sglang.arrival import TOO_LONG, Limits
-from simkv.engines.sglang.diagnosis import LABELS, abort_text, parked_for_ever, waits_for_ever
+from simkv.engines.sglang.batch import Batch, RetractionOrder, default_retraction_order
+from simkv.engines.sglang.diagnosis import LABELS, abort_text, idle_fault, parked_for_ever, waits_for_ever
 from simkv.engines.sglang.figures import Meter
 from simkv.engines.sglang.journal import Journal
 from simkv.engines.sglang.memory import KvMemory
 from simkv.engines.sglang.pools import Pools
+from simkv.engines.sglang.ratio import NewTokenRatio
 from simkv.engines.sglang.settings import Settings
 from simkv.engines.sglang.table import FINISHED, LIVE, RETRACTED
 from simkv.errors import EngineFault, InvariantError
@@ -29,12 +30,7 @@ from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
 from simkv.workload.tokens import Tokens, private_tokens
 
-__all__ = ["Batch", "RetractionOrder", "Scheduler", "default_retraction_order"]
-
-_EMPTY = np.empty(0, np.int64)
-_EMPTY.flags.writeable = False
-
-_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # environ.py:648
+__all__ = ["Scheduler"]
 
 # Waiting requests whose cached prefixes are made recent, and every how many passes (managers/schedule_policy.py:139).
 _REFRESHED_REQUESTS = 128
@@ -42,28 +38,6 @@ _REFRESH_INTERVAL = 32
 
 # A refused prompt becomes one token, the same for all (managers/schedule_batch.py:2221-2238).
 _STUB = Tokens([(-1, 1), (-3, 1)])
-
-RetractionOrder = Callable[[IntArray, IntArray], NDArray[np.intp]]
-
-
-def default_retraction_order(output: IntArray, input_tokens: IntArray) -> NDArray[np.intp]:
-    """Positions in the order in which the engine wants to *keep* requests.
-
-    Most outputs first, then the shorter prompt; ties keep batch order. The last one is retracted first
-    (schedule_batch.py:3511-3560).
-    """
-    return np.lexsort((input_tokens, -output))
-
-
-@dataclass(eq=False, slots=True)
-class Batch:
-    """A batch object; ``is_full`` (``batch_is_full``) belongs to it and is lost or kept with it."""
-
-    reqs: IntArray = field(default_factory=lambda: _EMPTY)
-    is_full: bool = False
-    prefill_only: bool = False
-    extend: bool = False
-    chunked: int = -1
 
 
 class Scheduler:
@@ -134,11 +108,7 @@ class Scheduler:
         self._running_seen = 0
         self._full_reason = "rows"
         self._retraction_order = retraction_order
-        start = min(settings.init_new_token_ratio * settings.schedule_conservativeness, 1.0)
-        self.ratio_init = start
-        self.ratio_min = min(start * _MIN_NEW_TOKEN_RATIO_FACTOR, 1.0)
-        self.ratio_decay = (start - self.ratio_min) / settings.new_token_ratio_decay_steps
-        self.new_token_ratio = start
+        self.ratio = NewTokenRatio(settings)
         self._refreshes = 0
 
     def _tree(self, *, split: bool) -> RadixTree:
@@ -219,7 +189,7 @@ class Scheduler:
         requests = (running, len(self.waiting), len(self.retracted), len(self.aborted))
         self.retracted, self.aborted = [], []
         tokens = (*meter.pools(), self.memory.rows_free, over, *meter.evicted(), live, windowed)
-        return Usage._make((*requests, *tokens, LIMITS.index(self.limit), self.new_token_ratio))
+        return Usage._make((*requests, *tokens, LIMITS.index(self.limit), self.ratio.current))
 
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
@@ -327,7 +297,7 @@ class Scheduler:
         adder = PrefillPass(
             memory,
             running.reqs,
-            self.new_token_ratio,
+            self.ratio.current,
             max_prefill_tokens=self.settings.max_prefill_tokens,
             chunk=self.settings.chunk,
             mixed=mixed,
@@ -483,7 +453,7 @@ class Scheduler:
                 return None
             self._retract(batch)
         else:
-            self.new_token_ratio = max(self.new_token_ratio - self.ratio_decay, self.ratio_min)
+            self.ratio.fall()
         if len(batch.reqs) < count:
             batch.is_full = False
         if not len(batch.reqs):
@@ -528,9 +498,7 @@ class Scheduler:
             self.aborted.append(handle)
             keep = keep[:-1]
         batch.reqs = keep
-        total = int(table.max_new[keep].sum())
-        done = int(table.output[keep].sum()) + self.settings.retract_decode_steps * len(keep)
-        self.new_token_ratio = min(1.0, done / (total + 1))
+        self.ratio.jump(len(keep), int(table.output[keep].sum()), int(table.max_new[keep].sum()))
         self._status_changes += 1
 
     def _release(self, handle: int, need: int, kind: str) -> None:
@@ -646,27 +614,10 @@ class Scheduler:
         """
         if not self.is_empty():
             return
-        memory = self.memory
-        for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
-            if pool is None:
-                continue
-            have = memory.holding(pool)
-            free = have.available + have.evictable
-            if free + leaked != pool.usable and not memory.counted_twice:
-                memory.check()  # a leak of our own is not the engine's
-            if memory.counted_twice:
-                raise self.journal.fault(
-                    "F3",
-                    f"{have.available:,} available + {have.evictable:,} evictable of {pool.capacity:,}",
-                    pool="swa",
-                )
-            if leaked:
-                raise self.journal.fault(
-                    "unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool"
-                )
-            if free != pool.capacity and not self.settings.repair_faults:
-                raise self.journal.fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
-        self.new_token_ratio = self.ratio_init
+        fault = idle_fault(self.memory, self.settings, self.journal)
+        if fault is not None:
+            raise fault
+        self.ratio.reset()
 
     def is_empty(self) -> bool:
         """Nothing waits, runs or is half prefilled."""
