@@ -31,6 +31,14 @@ class Engine:
         self.python, self.together, self.timeout, self.drivers = str(python), together, timeout, drivers
         self.crashed: list[str] = []
         self.said = ""
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Ends what is running; nothing more comes."""
+        self.stopped = True
+        if self.process is not None:
+            self.process.kill()
 
     def run(self, cases: Iterable[Case]) -> Iterator[Case]:
         """The cases with results, in their order by kind; those that crash the process are left out."""
@@ -38,11 +46,11 @@ class Engine:
         for case in cases:
             by_driver.setdefault(driver_of(case["kind"]), []).append(case)
         for driver, group in by_driver.items():
-            while group:
+            while group and not self.stopped:
                 now, group = group[: self.together], group[self.together :]
                 done = self._once(driver, now)
                 yield from done
-                if len(done) == len(now):
+                if len(done) == len(now) or self.stopped:
                     continue
                 # The one after the last result ended the process, or one before it spoiled the process.
                 last, group = now[len(done)], now[len(done) + 1 :] + group
@@ -55,17 +63,18 @@ class Engine:
         with tempfile.TemporaryDirectory() as folder:
             asked, answered = Path(folder, "in.jsonl"), Path(folder, "out.jsonl")
             asked.write_text("".join(json.dumps({k: c[k] for k in ("name", "kind", "input")}) + "\n" for c in cases))
+            self.process = subprocess.Popen(
+                [self.python, driver, "run", str(asked), str(answered)],
+                cwd=self.drivers,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             try:
-                ended = subprocess.run(
-                    [self.python, driver, "run", asked, answered],
-                    cwd=self.drivers,
-                    timeout=self.timeout,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-                self.said = ended.stderr[-2000:]
+                self.said = self.process.communicate(timeout=self.timeout)[1][-2000:]
             except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
                 self.said = f"nothing more after {self.timeout} s"
             lines = answered.read_text().splitlines(keepends=True) if answered.exists() else []
             return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -93,11 +93,14 @@ class Live:
     def __init__(self, python: Path, *, jobs: int = 2, trials: int = 400) -> None:
         self.python, self.jobs, self.trials = python, jobs, trials
         self.tally = Tally()
+        self.engines: set[Engine] = set()
 
     def ask(self, cases: list[Case]) -> list[Case]:
         """The engine's results, from a fresh process."""
         engine = Engine(self.python, together=max(1, len(cases)))
+        self.engines.add(engine)
         done = list(engine.run(cases))
+        self.engines.discard(engine)
         self.tally.crashed += engine.crashed
         if cases and not done and len(engine.crashed) == len(cases) > 1:
             raise RuntimeError(f"the engine answers nothing: {engine.said}")
@@ -120,6 +123,8 @@ class Live:
                 for one in finished:
                     for case in one.result():
                         if self.differs(case):
+                            for engine in [*self.engines]:  # what else runs is not waited for
+                                engine.stop()
                             return case
 
     def differs(self, case: Case) -> bool:

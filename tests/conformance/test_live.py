@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import environment
@@ -253,6 +254,21 @@ def test_a_case_that_kills_the_engine_costs_itself_only(drivers: Path) -> None:
     engine = Engine(sys.executable, together=4, drivers=drivers)
     assert [c["result"]["answer"] for c in engine.run(cases)] == [0, 1, 2, 3, 5, 6, 7, 8]
     assert engine.crashed == ["4"]
+
+
+def test_an_engine_that_is_stopped_has_not_crashed(drivers: Path) -> None:
+    (drivers / "driver.py").write_text("import time; time.sleep(60)")
+    engine = Engine(sys.executable, drivers=drivers)
+    Timer(0.3, engine.stop).start()
+    assert list(engine.run([{"name": str(n), "kind": "radix", "input": {}} for n in range(50)])) == []
+    assert engine.crashed == []
+
+
+def test_an_engine_that_hangs_is_ended(drivers: Path) -> None:
+    (drivers / "driver.py").write_text("import time; time.sleep(60)")
+    engine = Engine(sys.executable, timeout=0.3, drivers=drivers)
+    assert list(engine.run([{"name": "0", "kind": "radix", "input": {}}])) == []
+    assert engine.crashed == ["0"] and "nothing more" in engine.said
 
 
 def test_a_session_goes_on_after_a_crash(drivers: Path) -> None:
