@@ -187,6 +187,32 @@ def test_an_insert_makes_all_it_passes_recent() -> None:
     assert sink.drain() == [("both", list(range(100, 110)))]
 
 
+def test_an_insert_of_what_is_there_makes_it_recent() -> None:
+    for window in (None, 20):
+        tree, sink = RadixTree(1, window=window), Sink()
+        put(tree, seq((0, 10)))
+        put(tree, seq((100, 110)), first=100)
+        put(tree, seq((0, 10)), owned_from=10)
+        # Both orders agree: that of the stamps, and that of the SWA halves.
+        tree.evict(*((1, 0) if window is None else (0, 1)), sink)
+        assert sink.drain() == [("both", list(range(100, 110)))], window
+        assert tree.evict(1, 0, sink)[0] == 10
+
+
+def test_the_halves_of_a_split_keep_their_place_among_swa_halves() -> None:
+    # [0, 16) dead, [16, 20) alive, then another branch. A match that can use nothing splits the older one.
+    tree, sink = RadixTree(1, window=4), Sink()
+    put(tree, seq((0, 20)))
+    tree.evict(0, 1, Sink())
+    put(tree, seq((100, 104)), first=100)
+    found = tree.match(seq((0, 18), 99), 19)
+    assert (found.length, found.branch) == (0, 18)
+    order = []
+    while tree.evict(0, 1, sink) != (0, 0):
+        order += sink.drain()
+    assert order == [("swa", [16, 17]), ("both", [18, 19]), ("both", [100, 101, 102, 103])]
+
+
 def test_a_leaf_that_is_split_keeps_no_age() -> None:
     # A, then B; a match that ends inside A. What A does not share with it is an unrelated suffix, and yet more recent
     # than B (recorded: evict_after_split).
@@ -710,10 +736,11 @@ def lives(draw: Any) -> tuple[int, bool, int | None, list[Op]]:
     words: list[list[int]] = [[]]
     ops: list[Op] = []
     for number in range(draw(st.integers(1, 30))):
-        what = draw(st.sampled_from(["insert", "insert", "match", "lock", "unlock", "release", "evict"]))
+        what = draw(st.sampled_from(["insert", "insert", "match", "lock", "unlock", "release", "evict", "evict"]))
         base = words[draw(st.integers(0, len(words) - 1))]
         keep = draw(st.integers(0, len(base)))
-        own = draw(st.integers(0, 5 * page))
+        own = draw(st.sampled_from([0, 0, 1, 2, 5])) * page
+        keep = len(base) if draw(st.integers(0, 2)) else keep
         word = base[:keep] + ([1000 * (number + 1) + i for i in range(own)] if draw(st.booleans()) else [7] * own)
         if what == "insert":
             words.append(word)
@@ -723,7 +750,7 @@ def lives(draw: Any) -> tuple[int, bool, int | None, list[Op]]:
         elif what in ("unlock", "release"):
             ops.append((what, draw(st.integers(0, 5))))
         else:
-            ops.append((what, (draw(st.integers(0, 12)), draw(st.integers(0, 12)))))
+            ops.append((what, (draw(st.sampled_from([0, 1, 4, 12])), draw(st.sampled_from([0, 1, 4, 12])))))
     return page, bigram, window, ops
 
 
