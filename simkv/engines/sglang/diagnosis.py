@@ -27,8 +27,10 @@ def idle_fault(memory: KvMemory, settings: Settings, journal: Journal) -> Engine
             memory.check()
         if leaked:
             return journal.fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
-        if free != pool.capacity and not settings.repair_faults:
-            return journal.fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
+        if free != pool.capacity:
+            if not settings.repair_faults:
+                return journal.fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
+            journal.note_repair("unaligned-swa-pool", pool=pool.name)
     return None
 
 
