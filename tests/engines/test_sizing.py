@@ -17,7 +17,7 @@ from simkv import catalogue
 from simkv.engines.base import Plan
 from simkv.engines.sglang import reserve
 from simkv.engines.sglang.settings import Spec
-from simkv.errors import ModelError
+from simkv.errors import InfeasibleError, ModelError
 
 GIB = 1 << 30
 CASES = Path(__file__).resolve().parent.parent / "data" / "oracle" / "sizing_extra.jsonl"
@@ -656,3 +656,18 @@ def test_recorded_lengths(case: dict[str, Any]) -> None:
         "spec_v1_alloc_len_per_request": reserve.spec_v1_alloc_len(spec, page),
         "decode_alloc_lens": [held, then, sum(then) - sum(held)],
     } == case["result"]
+
+
+@pytest.mark.parametrize("radix", [True, False])
+def test_a_split_model_without_a_window_is_sized_but_not_served(radix: bool) -> None:
+    # The engine builds the pools, then its tree refuses: "requires a positive sliding_window_size" (swa.py:86).
+    one = simkv.load(
+        {
+            **scenario(model={"cache_window": 0}, disable_radix_cache=radix),
+            "workload": {"kind": "poisson", "rate": 1.0, "num_requests": 1, "input_tokens": 9, "output_tokens": 2},
+        }
+    )
+    told = one.plan()
+    assert told.infeasible is None and any("window of at least 1 token" in note for note in told.notes)
+    with pytest.raises(InfeasibleError, match=r"cache_window >= 1"):
+        simkv.simulate(one)

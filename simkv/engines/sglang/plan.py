@@ -230,6 +230,13 @@ def server_refusal(arch: Arch, made: Plan, settings: Settings) -> Infeasible | N
             "AssertionError",
             ("a KV budget of at least 2 tokens",),
         )
+    if settings.window == 0 and made.layers["full"]:
+        return Infeasible(
+            "the cache of a split model needs a window of at least 1 token, this one keeps none "
+            "(mem_cache/unified_cache/components/swa.py:86)",
+            "ValueError",
+            ("model.cache_window >= 1",),
+        )
     return None
 
 
