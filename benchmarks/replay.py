@@ -1,12 +1,15 @@
 """How fast the simulation runs: one JSON line a workload.
 
-Usage: ``replay.py [W1] [W1x10] [W2]`` (all three when none is named).
+Usage: ``replay.py [W1] [W1x10] [W2] [W1+cache] ...`` (the first three when none is named), ``replay.py --ratio [W1] [W2]``.
 
 W1     2,000 requests, Poisson 8/s, lognormal prompts (median 1,024, sigma 1.0, 16..8,192) and outputs (median 200, sigma
        0.8, 4..2,048); 256 running, 2,048 tokens a step, 16,384 pages of 16; no speculation.
 W1x10  ten times as many requests.
 W2     W1's arrivals on 25 sliding layers (window 128) and 7 full ones, with one full MTP layer, 3 steps, acceptance
        0.8 / 0.6 / 0.4.
+
+With ``+cache`` the prefix cache is on; no request shares anything with another, so it only costs. ``--ratio`` runs a
+workload with the cache off and on in turn, in one process, and gives the ratio of the quickest of each.
 
 ``start_seconds`` is everything before the clock starts (interpreter, imports, plan, workload), ``simulation_seconds`` the
 simulation alone. Each workload runs in a process of its own, so that ``peak_mb`` is its own.
@@ -32,7 +35,6 @@ MEMORY = {
     "max_total_tokens": 16384 * 16,
     "max_running_requests": 256,
     "chunked_prefill_size": 2048,
-    "disable_radix_cache": True,
 }
 DENSE = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 STEPTIME = {
@@ -45,12 +47,13 @@ STEPTIME = {
 
 
 def scenario(name: str) -> dict[str, Any]:
-    """One of the three workloads."""
+    """One of the workloads."""
+    name, _, cache = name.partition("+")
     config = {**DENSE, "max_position_embeddings": 32768}
     out: dict[str, Any] = {
         "name": name,
         "model": {"config": config},
-        "memory": MEMORY,
+        "memory": MEMORY | {"disable_radix_cache": not cache},
         "steptime": STEPTIME,
         "workload": {"kind": "poisson", "rate": 8, "num_requests": 20000 if name == "W1x10" else 2000, **LENGTHS},
     }
@@ -63,8 +66,8 @@ def scenario(name: str) -> dict[str, Any]:
     return out
 
 
-def measure(name: str, started: float) -> dict[str, Any]:
-    """Run one workload in this process."""
+def simulate(name: str) -> tuple[float, Any]:
+    """Seconds of the simulation alone, and its outcome."""
     from simkv.results import engine_for
     from simkv.scenario import load
     from simkv.simulation import Simulation
@@ -77,6 +80,23 @@ def measure(name: str, started: float) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     done = sum(state == "completed" for state in outcome.state)
     assert done == len(work), f"{done} of {len(work)} completed"
+    return seconds, outcome
+
+
+def ratio(name: str, times: int = 5) -> dict[str, Any]:
+    """What the prefix cache costs where nothing is shared."""
+    taken: dict[str, list[float]] = {name: [], f"{name}+cache": []}
+    for _ in range(times):
+        for one, seconds in taken.items():
+            seconds.append(simulate(one)[0])
+    off, on = (min(seconds) for seconds in taken.values())
+    return {"workload": name, "seconds": round(off, 4), "with_cache": round(on, 4), "ratio": round(on / off, 3)}
+
+
+def measure(name: str, started: float) -> dict[str, Any]:
+    """Run one workload in this process."""
+    seconds, outcome = simulate(name)
+    done = len(outcome.state)
     return {
         "workload": name,
         "simulation_seconds": round(seconds, 4),
@@ -99,8 +119,15 @@ def main(names: list[str]) -> None:
         subprocess.run([sys.executable, __file__, name], env=env, check=True)
 
 
+KNOWN = [f"{name}{cache}" for name in ("W1", "W1x10", "W2") for cache in ("", "+cache")]
+
 if __name__ == "__main__":
-    unknown = [name for name in sys.argv[1:] if name not in ("W1", "W1x10", "W2")]
+    asked = [name for name in sys.argv[1:] if name != "--ratio"]
+    unknown = [name for name in asked if name not in KNOWN]
     if unknown:
-        sys.exit(f"unknown workload {', '.join(unknown)}; known are W1, W1x10, W2")
-    main(sys.argv[1:])
+        sys.exit(f"unknown workload {', '.join(unknown)}; known are {', '.join(KNOWN)}")
+    if "--ratio" in sys.argv[1:]:
+        for name in asked or ["W1", "W2"]:
+            print(json.dumps(ratio(name.partition("+")[0])), flush=True)
+    else:
+        main(asked)

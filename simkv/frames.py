@@ -19,6 +19,7 @@ __all__ = ["Frames"]
 FULL_FROM = 0.99
 # Share of time from which a limit that keeps requests waiting is the binding one.
 BINDING_FROM = 0.01
+_CAUSES = tuple(f"_{why}" for why in EVICTION_CAUSES)
 _ROOM = {"prefill": "prefill", "decode": "decode step", "retraction": "batch after a retraction"}
 
 
@@ -87,6 +88,8 @@ class Frames:
             # Of the tokens a prefill step's prompts have, those it need not compute.
             hit = raw["hit_tokens"] + raw["rehit_tokens"]
             columns["cache_hit_rate"] = np.where(raw["kind"] == 1, hit / (hit + raw["prefill_tokens"]), np.nan)
+        # Together SGLang's #cached-token of a batch; the second are a retracted request's own.
+        columns["hit_tokens"], columns["rehit_tokens"] = raw["hit_tokens"], raw["rehit_tokens"]
         columns["overallocated_tokens"] = raw["overallocated_tokens"]
         columns["window_evicted_swa_tokens"] = raw["window_evicted_swa_tokens"]
         for pool in ("full", "swa"):
@@ -172,7 +175,7 @@ class Frames:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """Retractions, aborts, refusals, faults and window evictions, each with pool and cause."""
+        """Retractions, aborts, refusals, repairs, faults and evictions, each with pool and cause."""
         names = self.workload.request_id
         rows = [
             (
@@ -242,7 +245,7 @@ class Frames:
         out["tokens.generated"] = int(o.output_tokens.sum())
         for name in ("cached", "rehit", "recomputed"):
             out[f"tokens.{name}"] = int(self.requests[f"{name}_tokens"].sum())
-        asked = int(self.workload.input_tokens[o.admitted_ns >= 0].sum())
+        asked = out["tokens.admitted"] = int(self.workload.input_tokens[o.admitted_ns >= 0].sum())
         out["cache_hit_rate"] = out["tokens.cached"] / asked if asked else float("nan")
         out["simulated_s"] = span
         out["steps.prefill"], out["steps.decode"] = int(kinds[1]), int(kinds[2])
@@ -256,8 +259,12 @@ class Frames:
             out |= _stats(name, self.timeline[name].to_numpy(), self._weights)
         out |= self._limits()
         out["overallocated_tokens.peak"] = int(o.timeline["overallocated_tokens"].max(initial=0))
-        for name in ("window_evicted_swa", "cache_evicted_full", "cache_evicted_swa"):
+        evicted = [f"cache_evicted_{pool}{why}" for pool in ("full", "swa") for why in ("", *_CAUSES)]
+        for name in ("window_evicted_swa", *evicted):
             out[f"{name}_tokens"] = int(self.timeline[f"{name}_tokens"].sum())
+        for pool in self.capacities:
+            cached = o.timeline[f"{pool}_evictable"] + o.timeline[f"{pool}_protected"]
+            out[f"{pool}_cached_tokens.peak"] = int(cached.max(initial=0))
         out["tombstone_tokens.peak"] = int(self.timeline["tombstone_tokens"].max()) if len(self.timeline) else 0
         out["draft_worker.busy_s"] = o.draft_busy_ns / 1e9
         out["target_worker.busy_s"] = o.target_busy_ns / 1e9

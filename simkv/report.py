@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simkv.arch import CatalogueRow
-from simkv.engines.base import Plan
+from simkv.engines.base import EVICTION_CAUSES, Plan
 
 __all__ = ["plan_report", "routes_report", "run_report", "size", "table", "trace_report"]
 
@@ -202,7 +202,7 @@ def routes_report(plans: Sequence[Plan], chosen: str) -> RenderableType:
 def run_report(run: Any, paths: Sequence[str] = ()) -> RenderableType:
     """Everything a person wants to know of a run; always complete, also when nothing was served."""
     s = run.summary
-    parts: list[RenderableType] = [plan_report(run.plan), _workload_text(run), _requests_text(run)]
+    parts: list[RenderableType] = [plan_report(run.plan), _workload_text(run), _requests_text(run), _cache_text(run)]
     if run.fault is not None:
         parts.append(Text(f"the engine breaks: {run.fault['fault']}", style="bold red"))
         parts.append(Text(run.fault["message"] + "\n"))
@@ -251,8 +251,8 @@ def _requests_text(run: Any) -> Text:
     text.append(
         f"  {s['requests.retracted']:,} of them were retracted, {s['requests.retractions']:,} times", style="not bold"
     )
-    for (event, pool, cause), (count, when, name) in _causes(run.events).items():
-        first = f"first {name} at {when:,.1f} s" if count > 1 else f"{name} at {when:,.1f} s"
+    for (event, pool, cause), (count, when, name) in _causes(run).items():
+        first = f"{'first ' if count > 1 else ''}{'' if name == '-' else f'{name} '}at {when:,.1f} s"
         own = _own_cause(run, event, name)
         where = f", {pool} pool" if pool != "-" else ""
         text.append(f"\n  {count:,} x {event}{where}: {cause} ({first})", style="not bold")
@@ -276,6 +276,47 @@ def _requests_text(run: Any) -> Text:
     return text
 
 
+def _cache_text(run: Any) -> Text:
+    """What the prefix cache found, held and gave up."""
+    s, settings = run.summary, run.plan["settings"]
+    if settings["disable_radix_cache"]:
+        return Text("the prefix cache is off\n")
+    text = Text("prefix cache", style="bold")
+    text.append(
+        f"\n  hit rate {_percent(s['cache_hit_rate'])}: {s['tokens.cached']:,} of {s['tokens.admitted']:,} prompt tokens "
+        "were found",
+        style="not bold",
+    )
+    if s["requests.retractions"]:
+        text.append(f"; {s['tokens.rehit']:,} more after retractions", style="not bold")
+    unbounded = run.workload["reusable_token_share"]
+    if unbounded is not None:
+        text.append(f"; a cache without limits would find {_percent(unbounded)}", style="not bold")
+    for pool, label, capacity in _cache_pools(run.plan):
+        peak, evicted = s[f"{pool}_cached_tokens.peak"], s[f"cache_evicted_{pool}_tokens"]
+        causes = {why: s[f"cache_evicted_{pool}_{why}_tokens"] for why in EVICTION_CAUSES}
+        told = ", ".join(f"{why} {tokens:,}" for why, tokens in causes.items() if tokens)
+        share = _percent(peak / capacity if capacity else None)
+        text.append(
+            f"\n  {label}: at most {peak:,} tokens cached ({share} of it), {evicted:,} evicted"
+            + (f" ({told})" if told else ""),
+            style="not bold",
+        )
+    if "swa_cached_tokens.peak" in s:
+        dead = s["tombstone_tokens.peak"]
+        text.append(f"\n  tombstones: at most {dead:,} tokens (full KV cached, SWA KV gone)", style="not bold")
+    text.append("\n")
+    return text
+
+
+def _cache_pools(plan: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Name, label and tokens of the pools that the prefix cache can hold."""
+    if plan["full_max_total_num_tokens"] is None:
+        return [("full", _POOL_LABELS["full"], plan["max_total_num_tokens"] or 0)]
+    sizes = ((pool, plan[f"{pool}_max_total_num_tokens"] or 0) for pool in _POOL_LABELS)
+    return [(pool, _POOL_LABELS[pool], tokens) for pool, tokens in sizes if tokens]
+
+
 def _own_cause(run: Any, event: str, name: str) -> str:
     """The cause of one request, with its figures."""
     if event not in ("refusal", "abort"):
@@ -284,12 +325,23 @@ def _own_cause(run: Any, event: str, name: str) -> str:
     return str(found.iloc[0]) if len(found) else ""
 
 
-def _causes(events: Any) -> dict[tuple[str, str, str], tuple[int, float, str]]:
-    """Count, first time and first request of every (event, pool, cause)."""
-    picked = events[events["event"].isin(["refusal", "abort", "retraction"])]
+_TOLD = ("refusal", "abort", "retraction", "repair", "fault")
+
+
+def _causes(run: Any) -> dict[tuple[str, str, str], tuple[int, float, str]]:
+    """Count, first time and first request of every (event, pool, cause); the fault that ends the run is told apart."""
+    events = run.events
+    picked = events[events["event"].isin(_TOLD)]
+    last = None if run.fault is None else f"{run.fault['fault']}: {run.fault['message']}"
     found: dict[tuple[str, str, str], tuple[int, float, str]] = {}
+    causes: dict[tuple[str, str, str], str] = {}
     columns = (picked[name] for name in ("event", "pool", "cause", "time_s", "request_id"))
     for event, pool, cause, when, name in zip(*columns, strict=True):
+        if event == "fault" and cause == last:
+            continue
+        # A fault's cause has the figures of one request in it; its code says which faults are one.
+        kind = cause.partition(":")[0] if event == "fault" else cause
+        cause = causes.setdefault((event, pool, kind), cause)
         count, first, who = found.get((event, pool, cause), (0, when, name))
         found[event, pool, cause] = (count + 1, first, who)
     return found
@@ -301,10 +353,13 @@ def _latency_table(s: Mapping[str, Any]) -> Table:
     return table("latency of completed requests", ("", "p50", "p90", "p99"), rows)
 
 
+_POOL_LABELS = {"full": "full pool", "swa": "SWA pool"}
+
+
 def _usage_table(run: Any) -> Table:
     s = run.summary
     rows = []
-    for pool, label in (("full", "full pool"), ("swa", "SWA pool")):
+    for pool, label in _POOL_LABELS.items():
         name = f"{pool}_token_usage"
         if f"{name}.p50" in s:
             rows.append((label, *(_percent(s[f"{name}.{k}"]) for k in ("mean", "p50", "p99", "peak", "time_full"))))

@@ -18,9 +18,10 @@ import pandas as pd
 
 from simkv.document import comparison
 from simkv.engines.base import Plan
+from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
 from simkv.engines.sglang.build import build_scheduler
 from simkv.engines.sglang.routing import RoutingRule
-from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.errors import InvariantError, Problem, ScenarioError, nearest
 from simkv.frames import Frames
 from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls, is_usable
@@ -29,13 +30,14 @@ from simkv.simulation import Outcome, Progress, Simulation
 from simkv.steptime import StepTime
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import Workload
+from simkv.workload.reuse import reusable_token_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["Check", "PLOTS", "Run", "engine_for", "load_run", "simulate"]
 
-SCHEMA = 1
+SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
 _FRAMES = ("timeline", "requests", "events")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -427,6 +429,7 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, g
             "mean_rate": workload.mean_rate,
             "zero_output": info.zero_output,
             "out_of_order": info.out_of_order,
+            "reusable_token_share": reusable_token_share(workload),
             "notes": list(info.notes),
         },
         fault=None if outcome.fault is None else {"fault": outcome.fault.fault, "message": outcome.fault.message},

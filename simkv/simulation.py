@@ -330,7 +330,8 @@ class Simulation:
         inputs, asked, stops = self._requests
         names, ignore = self.workload.request_id, self.workload.ignore_eos
         for arrived, index in self._arrivals.due(now):
-            tokens = None if self._contents is None else self._contents.tokens(index, inputs[index])
+            answer = int(self.workload.output_tokens[index])
+            tokens = None if self._contents is None else self._contents.tokens(index, inputs[index], answer)
             request = Request(names[index], inputs[index], asked[index], stops[index], ignore, tokens)
             self._times["arrival"][index] = arrived
             refused = self.engine.front_end_refusal(request)
@@ -433,7 +434,7 @@ class Simulation:
         except EngineFault as fault:
             self._fault = fault
             index = int(self._index[fault.request]) if fault.request >= 0 else -1
-            self._events.append((self.now, Event("fault", index, fault.pool, 0, fault.message)))
+            self._events.append((self.now, Event("fault", index, fault.pool, 0, str(fault))))
         except KeyboardInterrupt:
             interrupted = True
         except InvariantError as error:

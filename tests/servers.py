@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simkv.engines.base import Request, Step
 from simkv.engines.sglang.numbered import NumberedPools
+from simkv.engines.sglang.reserve import extra_context_len
 from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings, Spec
 from simkv.errors import EngineFault
@@ -162,7 +163,7 @@ class Server:
 
     def note(self, step: Step | None) -> None:
         engine, log = self.engine, self.log
-        for one in engine.events:
+        for one in engine.drain_events():
             if one.event == "refusal":
                 log.refused.append(one.request)
             elif one.event == "retraction":
@@ -175,7 +176,6 @@ class Server:
             elif one.event == "repair":
                 log.repaired.append(one.cause.split(":")[0])
             assert one.tokens >= 0
-        engine.events.clear()
         if step is None:
             return
         batch = step.batch.tolist()
@@ -208,7 +208,7 @@ class Server:
         for h in range(table.size):
             held, dead, cached = (int(c[h]) for c in (table.allocated, table.swa_evicted, table.protected))
             assert 0 <= int(table.committed[h]) <= held or held == 0
-            assert held <= engine.row_width
+            assert held <= engine.settings.context_len + extra_context_len(engine.spec, page)
             assert dead % page == 0
             rows += held > 0
             if held:
@@ -225,7 +225,7 @@ class Server:
             assert engine.memory.swa is not None
             swa += sum(len(node) for node in nodes if node.swa or case.full is None)
             assert engine.memory.swa.available == case.swa // page * page - swa >= 0
-        assert 0 <= engine.new_token_ratio <= 1
+        assert 0 <= engine.ratio.current <= 1
         if isinstance(engine.memory.pools, NumberedPools):
             self.check_slots(engine.memory.pools)
 

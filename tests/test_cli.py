@@ -180,6 +180,19 @@ def test_show_prints_what_run_printed(call: Any) -> None:
     assert "written" in first[len(again.out.rstrip("\n")) :]
 
 
+def test_show_prints_what_run_printed_of_the_prefix_cache(call: Any) -> None:
+    sets = ["memory.disable_radix_cache=false", "workload.shared_prefix_tokens=30"]
+    first = call("run", "s.toml", "--out", "out", *[word for text in sets for word in ("--set", text)]).out
+    again = call("show", "out").out
+    assert "prefix cache\n  hit rate" in again
+    assert first.startswith(again.rstrip("\n"))
+    data = strict(call("show", "out", "--json").out)["summary"]
+    assert f"{data['tokens.cached']:,} of {data['tokens.admitted']:,} prompt tokens were found" in again
+    assert data["cache_hit_rate"] == data["tokens.cached"] / data["tokens.admitted"] > 0
+    names = {"tokens.rehit", "full_cached_tokens.peak", "tombstone_tokens.peak", "cache_evicted_full_prefill_tokens"}
+    assert names <= set(data)
+
+
 @pytest.mark.parametrize(
     ("sets", "code"),
     [
@@ -346,6 +359,7 @@ sys.exit(main(sys.argv[1:]))
         "run s.toml --set steptime=constant",
         "run s.toml --set workload={}",
         "run s.toml --set workload={trace='none.csv'}",
+        "run s.toml --set memory.disable_radix_cache=maybe",
         "run s.toml --set checks.'a'=1",
         "show",
         "show .",

@@ -70,9 +70,14 @@ def a_timeline(rows: int, seconds: float, *, plan: dict[str, Any], radix: bool =
     full = np.clip(load * 0.8 + spike, 0, 1)
     swa = np.clip(load * 1.1 + spike, 0, 1)
     running = np.round(60 * np.clip(load, 0, 1))
+    hit_rate = 0.3 + 0.2 * phase + 0.25 * np.sin(np.arange(rows))
+    found = np.round(2000 * hit_rate) * (spike > 0) * (np.abs(phase - 0.6) > 0.05) * radix
     columns: dict[str, Any] = {
         "time_s": t,
         "kind": np.where(spike > 0, "prefill", "decode"),
+        "prefill_tokens": np.where((spike > 0) & (np.abs(phase - 0.6) > 0.05), 2000 - found, 0),
+        "hit_tokens": found,
+        "rehit_tokens": np.zeros(rows, dtype=int),
         "full_token_usage": full,
         "token_usage": np.maximum(full, swa),
         "full_evictable_tokens": np.round(0.15 * FULL * phase) * radix,
@@ -82,20 +87,35 @@ def a_timeline(rows: int, seconds: float, *, plan: dict[str, Any], radix: bool =
         "num_retracted_reqs": np.zeros(rows, dtype=int),
         "num_aborted_reqs": np.zeros(rows, dtype=int),
         "num_refused_reqs": np.zeros(rows, dtype=int),
-        "cache_hit_rate": np.where(spike > 0, 0.3 + 0.2 * phase, np.nan) if radix else np.zeros(rows),
-        "cache_evicted_full_tokens": np.where(full > 0.75, 128, 0) * radix,
+        "cache_hit_rate": np.where(spike > 0, found / 2000, np.nan),
     }
+    columns |= evicted_by_cause("full", full > 0.6, spike > 0, radix)
     if plan["swa_max_total_num_tokens"]:
         columns["swa_token_usage"] = swa
         columns["swa_evictable_tokens"] = np.round(0.1 * SWA * phase) * radix
         columns["swa_protected_tokens"] = np.round(0.04 * SWA * load.clip(0)) * radix
         columns["window_evicted_swa_tokens"] = np.round(40 * running.clip(0) / 8) * 8
-        columns["cache_evicted_swa_tokens"] = np.where(swa > 0.9, 64, 0) * radix
+        columns |= evicted_by_cause("swa", swa > 0.95, spike > 0, radix)
+        cached = {
+            pool: columns[f"{pool}_evictable_tokens"] + columns[f"{pool}_protected_tokens"] for pool in ("full", "swa")
+        }
+        columns["tombstone_tokens"] = cached["full"] - cached["swa"]
     for depth, pool in enumerate(pool for pool in plan["pools"] if pool["worker"].startswith("draft")):
         usage = full if pool["tokens"] == FULL else swa
         columns[f"draft{depth}_resident_tokens"] = np.round(usage * pool["tokens"])
         columns[f"draft{depth}_live_tokens"] = np.round(np.minimum(usage, 0.6 * swa) * min(pool["tokens"], SWA))
     return pd.DataFrame(columns)
+
+
+def evicted_by_cause(pool: str, short: Any, prefill: Any, radix: bool) -> dict[str, Any]:
+    """Return what the cache gave up where a pool is short: most for prefills, a little after a retraction."""
+    causes = {
+        "prefill": np.where(short & prefill, 2048, 0) * radix,
+        "decode": np.where(short & ~prefill, 64, 0) * radix,
+        "retraction": np.where(short & (np.arange(len(short)) % 50 == 0), 1024, 0) * radix,
+    }
+    named = {f"cache_evicted_{pool}_{why}_tokens": tokens for why, tokens in causes.items()}
+    return {**named, f"cache_evicted_{pool}_tokens": sum(causes.values())}
 
 
 def some_events(seconds: float) -> pd.DataFrame:
@@ -181,7 +201,7 @@ def test_picture_long(name: str) -> Figure:
 @pytest.mark.parametrize("name", PANELS)
 def test_picture_bare(name: str) -> Figure:
     """No SWA pool, no draft, no cache, no events."""
-    plan = a_plan(depths=0, swa=False)
+    plan = {**a_plan(depths=0, swa=False), "settings": {"disable_radix_cache": True}}
     timeline = a_timeline(60, 0.4, plan=plan, radix=False)
     return figure_of(draw(name, timeline, NO_EVENTS, plan))
 
@@ -295,7 +315,7 @@ def test_eviction_rate_is_tokens_over_bin() -> None:
     )
     ax = plotting.eviction(timeline, a_plan())
     assert "5 s bin" in texts(ax)
-    window = line(ax, "swa, window (660 tokens)")
+    window = line(ax, "swa, window (660)")
     x, y = np.asarray(window.get_xdata(), dtype=float), np.asarray(window.get_ydata(), dtype=float)
     assert list(x) == [0, 5, 11]
     assert list(y[:-1]) == [tokens[:5].sum() / 5, tokens[5:].sum() / 6]
@@ -309,6 +329,43 @@ def test_eviction_conserves_tokens_in_a_long_run() -> None:
     rate = line(plotting.eviction(timeline, a_plan(swa=False)), "full, cache")
     x, y = np.asarray(rate.get_xdata(), dtype=float), np.asarray(rate.get_ydata(), dtype=float)
     assert (y[:-1] * np.diff(x)).sum() == pytest.approx(timeline["cache_evicted_full_tokens"].sum())
+
+
+def test_eviction_by_cause() -> None:
+    timeline = steps(
+        time_s=[0.0, 1.0, 2.0],
+        cache_evicted_full_tokens=[30, 5, 0],
+        cache_evicted_full_prefill_tokens=[30, 0, 0],
+        cache_evicted_full_decode_tokens=[0, 5, 0],
+        cache_evicted_full_retraction_tokens=[0, 0, 0],
+    )
+    ax = plotting.eviction(timeline, a_plan(swa=False))
+    assert ys(ax, "full, cache: prefill (30)") == [15, 15]
+    assert ys(ax, "full, cache: decode (5)") == [2.5, 2.5]
+    assert len(ax.lines) == 2
+    assert {item.get_color() for item in ax.lines} == {plotting.POOL_COLORS["full"]}
+    assert line(ax, "full, cache: prefill").get_linestyle() == line(ax, "full, cache: decode").get_linestyle() == "--"
+    assert line(ax, "full, cache: prefill")._dash_pattern != line(ax, "full, cache: decode")._dash_pattern  # type: ignore[attr-defined]
+    total = plotting.eviction(timeline[["time_s", "cache_evicted_full_tokens"]], a_plan(swa=False))
+    assert ys(total, "full, cache (35)") == [17.5, 17.5]
+
+
+def test_eviction_adds_up_the_smallest_cause_of_a_pool() -> None:
+    causes = {"prefill": 500, "decode": 70, "retraction": 3}
+    columns = {
+        f"cache_evicted_{pool}_{why}_tokens": [n * k, 0]
+        for pool, k in (("full", 2), ("swa", 1))
+        for why, n in causes.items()
+    }
+    ax = plotting.eviction(steps(time_s=[0.0, 1.0], window_evicted_swa_tokens=[9, 0], **columns), a_plan())
+    assert [str(item.get_label()).replace("\n ", "") for item in ax.lines] == [
+        "swa, window (9)",
+        "full, cache: prefill (1,000)",
+        "full, cache: decode (140)",
+        "full, cache: retraction (6)",
+        "swa, cache: prefill (500)",
+        "swa, cache: decode + retraction (73)",
+    ]
 
 
 def test_oom_counts_by_event_pool_and_cause() -> None:
@@ -362,6 +419,18 @@ def test_oom_of_many_events_ends_at_their_number() -> None:
     assert "bins" in texts(ax)
 
 
+def test_oom_counts_faults_by_their_code() -> None:
+    causes = [
+        "F1: 40 of its prompt's tokens are computed",
+        "F1: 8 of its prompt's tokens are computed",
+        "F4: a lone one",
+    ]
+    events = pd.DataFrame({"time_s": [1.0, 2.0, 3.0], "event": "fault", "pool": "swa", "cause": causes})
+    ax = plotting.oom(steps(time_s=[0.0, 4.0]), events, a_plan())
+    assert "fault: F1 (2), F4 (1)" in texts(ax)
+    assert len(ax.collections) == 1
+
+
 def test_concurrency_lines_and_limit() -> None:
     timeline = steps(time_s=[0.0, 1.0, 2.0], num_running_reqs=[0, 7, 3], num_queue_reqs=[0, 0, 5])
     ax = plotting.concurrency(timeline, a_plan(limit=16))
@@ -402,23 +471,63 @@ def test_draft_without_draft_says_so() -> None:
     assert "no draft model" in texts(plotting.draft(steps(time_s=[0.0, 1.0]), a_plan(depths=0)))
 
 
-def test_cache_lines() -> None:
+def test_cache_contents_are_shares_of_their_pools() -> None:
     timeline = steps(
         time_s=[0.0, 1.0, 2.0],
-        cache_hit_rate=[0.5, np.nan, 0.25],
+        hit_tokens=[0, 0, 0],
+        prefill_tokens=[9, 0, 0],
         full_evictable_tokens=[0, FULL / 4, FULL / 2],
         full_protected_tokens=[0, FULL / 10, 0],
+        swa_evictable_tokens=[0, SWA / 10, 0],
+        swa_protected_tokens=[0, 0, 0],
+        tombstone_tokens=[0, FULL * 0.3, FULL / 2],
+    )
+    ax = plotting.cache(timeline, a_plan())
+    assert ys(ax, "full cached (peak 50 %)") == [0, 35, 50]
+    assert ys(ax, "full protected") == [0, 10, 0]
+    assert ys(ax, "swa cached (peak 10 %)") == [0, 10, 0]
+    assert ys(ax, "tombstones: full cached, swa gone (peak 50 % of full)") == [0, 30, 50]
+    assert "swa protected" not in texts(ax)
+    assert "shaded: evictable" in texts(ax)
+
+
+def test_hit_rate_is_a_ratio_of_sums_with_gaps() -> None:
+    """Twelve prefill steps make three bins: up to 5, 10 and 17 s. A mean of rates would say 20 % in the first."""
+    timeline = steps(
+        time_s=np.arange(18.0),
+        hit_tokens=[90, 100, 0, 0, 0, *[0] * 5, 40, *[0] * 7],
+        rehit_tokens=[*[0] * 10, 10, *[0] * 7],
+        prefill_tokens=[10, 900, 1, 1, 1, *[0] * 5, *[50] * 7, 0],
+        full_evictable_tokens=[100] * 18,
     )
     ax = plotting.cache(timeline, a_plan(swa=False))
-    assert ys(ax, "cache_hit_rate") == [50, 50, 25]
-    assert ys(ax, "full evictable") == [0, 25, 50]
-    assert ys(ax, "full protected") == [0, 10, 0]
+    rate = line(ax, "hit rate (240 tokens found, 10 of them after retractions)")
+    assert list(np.asarray(rate.get_xdata())) == [0, 5, 10, 17]
+    heights = np.asarray(rate.get_ydata(), dtype=float)
+    assert heights[0] == pytest.approx(100 * 190 / 1103)
+    assert np.isnan(heights[1])
+    assert heights[2] == heights[3] == pytest.approx(100 * 50 / (50 + 7 * 50))
+    assert "5 s bin" in texts(ax)
+
+
+def test_hit_rate_of_a_long_run_is_bounded_and_one_line() -> None:
+    plan = a_plan()
+    ax = plotting.cache(a_timeline(20_000, 700, plan=plan), plan)
+    rate = np.asarray(line(ax, "hit rate").get_ydata(), dtype=float)
+    assert np.isnan(rate).any()
+    assert np.nanmin(rate) > 0 and np.nanmax(rate) <= 100
+    assert len(rate) <= 121
 
 
 def test_cache_that_is_off_says_so() -> None:
     timeline = steps(time_s=[0.0, 1.0], cache_hit_rate=[0.0, np.nan], full_evictable_tokens=[0, 0])
-    ax = plotting.cache(timeline, a_plan())
-    assert "prefix cache is off" in texts(ax) and not ax.lines
+    for settings, text in (
+        ({"settings": {"disable_radix_cache": True}}, "the prefix cache is off (memory.disable_radix_cache)"),
+        ({"settings": {"disable_radix_cache": False}}, "the prefix cache is on, but held nothing"),
+        ({}, "the prefix cache is off, or was never used"),
+    ):
+        ax = plotting.cache(timeline, {**a_plan(), **settings})
+        assert text in texts(ax) and not ax.lines
 
 
 # ------------------------------------------------------------------------------------------------------ awkward frames

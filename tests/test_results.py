@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from simkv.errors import ScenarioError
 from simkv.report import console, run_report
 from simkv.results import PLOTS, Run
 from simkv.simulation import Simulation
+from simkv.workload.tokens import Contents
 
 FRAMES = ("timeline", "requests", "events")
 STATES = ("completed", "refused", "aborted", "unfinished", "never_arrived")
@@ -62,15 +64,24 @@ def stormy() -> Run:
     return simkv.simulate(storm(checks={"requests.injected": "== 40", "requests.retractions": "== 0"}), check_every=1)
 
 
-def hybrid(name: str, rows: Sequence[tuple[float, int, int]], *more: str) -> Run:
+def hybrid(name: str, rows: Sequence[tuple[float, int, int]], *more: str, cache: bool = False) -> Run:
     one = simkv.load(name).override(
         "memory.disable_overlap_schedule=true",
+        f"memory.disable_radix_cache={str(not cache).lower()}",
         "acceptance={kind='fixed', length=1}",
         "steptime={kind='constant', ms=10}",
         "checks={}",
         *more,
     )
     return simkv.simulate(one, workload=workload(rows), check_every=1)
+
+
+def shared(rows: Sequence[tuple[float, int, int]], prefix: int, tokens: int = 300, **more: Any) -> Run:
+    """Requests whose prompts begin with the same tokens, on a tiny model with the prefix cache on."""
+    n = len(rows)
+    contents = Contents(np.zeros(n, np.int64), np.full(n, prefix), np.arange(n + 1))
+    one = scenario(tokens=tokens, memory={"disable_radix_cache": False}, **more)
+    return simkv.simulate(one, workload=workload(rows, contents=contents), check_every=1)
 
 
 def text_of(run: Run) -> str:
@@ -184,11 +195,82 @@ def test_draft_tokens_stay_live_while_the_last_step_runs() -> None:
 
 def test_live_tokens_of_a_row_that_waits_for_a_result() -> None:
     one = simkv.load("routing-legacy-vs-generalized").override(
-        "acceptance={kind='fixed', length=1}", "steptime={kind='constant', ms=10}"
+        "acceptance={kind='fixed', length=1}", "steptime={kind='constant', ms=10}", "memory.disable_radix_cache=true"
     )
     run = simkv.simulate(one, workload=workload([(0, 600, 3)]))
     held = run.timeline["draft1_resident_tokens"] > 0
     assert (run.timeline["draft1_live_tokens"][held] >= 600).all()
+
+
+def test_what_the_prefix_cache_found_and_gave_up_by_hand() -> None:
+    # Prompts of 100, 80 and 250 tokens begin with the same 60; each computes one token after its prefill's.
+    run = shared([(0, 100, 2), (100, 80, 2), (200, 250, 2)], prefix=60)
+    frame = run.timeline[run.timeline["kind"] == "prefill"]
+    assert frame["prefill_tokens"].tolist() == [100, 20, 190]
+    assert frame["hit_tokens"].tolist() == [0, 60, 60]
+    assert frame["rehit_tokens"].tolist() == [0, 0, 0]
+    assert frame["cache_hit_rate"].tolist() == [0, 60 / 80, 60 / 250]
+    # In the tree: the first prompt and its one token (101), then 80 + 1 - 60 more. The third needs 190 of 178 free
+    # tokens, and the oldest leaf goes whole: the 41 tokens of the first request that nobody shares.
+    assert frame["full_evictable_tokens"].tolist() == [0, 41, 21]
+    assert frame["full_protected_tokens"].tolist() == [0, 60, 60]
+    assert frame["cache_evicted_full_tokens"].tolist() == [0, 0, 41]
+    assert frame["cache_evicted_full_prefill_tokens"].tolist() == [0, 0, 41]
+    assert run.requests["cached_tokens"].tolist() == [0, 60, 60]
+    evicted = run.events[run.events["event"] == "cache-eviction"]
+    assert evicted[["pool", "tokens", "cause"]].values.tolist() == [["full", 41, "room for a prefill"]]
+    s = run.summary
+    assert (s["tokens.cached"], s["tokens.admitted"], s["cache_hit_rate"]) == (120, 430, 120 / 430)
+    assert (s["cache_evicted_full_tokens"], s["cache_evicted_full_prefill_tokens"]) == (41, 41)
+    assert s["cache_evicted_full_decode_tokens"] == s["cache_evicted_full_retraction_tokens"] == 0
+    # At the end: the 60 shared tokens, 21 of the second request, 190 + 1 of the third.
+    assert s["full_cached_tokens.peak"] == 272
+    accounts(run)
+    text = " ".join(text_of(run).split())
+    assert "hit rate 27.91%: 120 of 430 prompt tokens were found; a cache without limits would find 27.91%" in text
+    assert "full pool: at most 272 tokens cached (90.67% of it), 41 evicted (prefill 41)" in text
+    assert "after retractions" not in text
+    assert "tombstones" not in text
+
+
+def test_evictions_for_a_decode_step_by_hand() -> None:
+    # 81 tokens of the first request stay behind unused; the second one's 40 + 120 need some of 200.
+    run = shared([(0, 100, 2), (100, 40, 120)], prefix=20, tokens=200)
+    evicted = run.timeline["cache_evicted_full_decode_tokens"]
+    assert evicted[evicted > 0].tolist() == [1, 80]
+    assert run.summary["cache_evicted_full_decode_tokens"] == run.summary["cache_evicted_full_tokens"] == 81
+    assert "81 evicted (decode 81)" in text_of(run)
+    told = run.events[run.events["event"] == "cache-eviction"]
+    assert set(told["cause"]) == {"room for a decode step"}
+
+
+def test_tokens_found_again_after_a_retraction_by_hand() -> None:
+    # The first request's prompt is still in the tree when it comes back with 91 tokens more.
+    run = shared([(0, 100, 100), (0, 80, 100)], prefix=60, policies={"schedule_conservativeness": 0.01})
+    assert run.requests["retractions"].tolist() == [1, 0]
+    assert run.requests["cached_tokens"].tolist() == [0, 60]
+    assert run.requests["rehit_tokens"].tolist() == [100, 0]
+    again = run.timeline[run.timeline["rehit_tokens"] > 0]
+    assert again[["hit_tokens", "rehit_tokens", "prefill_tokens"]].values.tolist() == [[0, 100, 91]]
+    assert again["cache_hit_rate"].tolist() == [100 / 191]
+    assert (run.summary["tokens.cached"], run.summary["tokens.rehit"]) == (60, 100)
+    assert run.summary["cache_hit_rate"] == 60 / 180
+    assert "60 of 180 prompt tokens were found; 100 more after retractions" in text_of(run)
+    accounts(run)
+
+
+def test_tombstones_by_hand() -> None:
+    # Of 300 tokens four whole pages of 64 are cached; the window of 128 keeps the SWA half of the last two.
+    run = hybrid("mimo-v2-flash-chat", [(0, 300, 4)], "memory.kv_bytes=20GiB", cache=True)
+    frame = run.timeline[:4]
+    assert frame["full_protected_tokens"].tolist() == [0, 256, 256, 256]
+    assert frame["swa_protected_tokens"].tolist() == [0, 128, 128, 128]
+    assert frame["tombstone_tokens"].tolist() == [0, 128, 128, 128]
+    assert run.summary["tombstone_tokens.peak"] == run.summary["swa_cached_tokens.peak"] == 128
+    assert run.summary["full_cached_tokens.peak"] == 256
+    text = text_of(run)
+    assert "tombstones: at most 128 tokens (full KV cached, SWA KV gone)" in text
+    assert "SWA pool: at most 128 tokens cached" in text
 
 
 # Accounts ----------------------------------------------------------------------------------------------------------
@@ -219,6 +301,15 @@ def accounts(run: Run) -> None:
     assert count.get("abort", 0) == s["requests.aborted"]
     evicted = events.loc[events["event"] == "window-eviction", "tokens"].sum()
     assert evicted == frame["window_evicted_swa_tokens"].sum() == s["window_evicted_swa_tokens"]
+    for pool in ("full", "swa"):
+        evicted = events.loc[(events["event"] == "cache-eviction") & (events["pool"] == pool), "tokens"].sum()
+        assert evicted == frame[f"cache_evicted_{pool}_tokens"].sum() == s[f"cache_evicted_{pool}_tokens"]
+        causes = [f"cache_evicted_{pool}_{why}_tokens" for why in ("prefill", "decode", "retraction")]
+        assert (frame[causes].sum(axis=1) == frame[f"cache_evicted_{pool}_tokens"]).all()
+        assert sum(s[cause] for cause in causes) == evicted
+    assert frame["hit_tokens"].sum() == requests["cached_tokens"].sum() == s["tokens.cached"]
+    assert frame["rehit_tokens"].sum() == requests["rehit_tokens"].sum() == s["tokens.rehit"]
+    assert (requests["cached_tokens"] < requests["input_tokens"]).all()
     assert (events["tokens"] >= 0).all()
     assert events["time_s"].is_monotonic_increasing
     done = requests[requests["state"] == "completed"]
@@ -256,9 +347,16 @@ def test_accounts_of_a_storm(stormy: Run) -> None:
     page=st.sampled_from([1, 4, 16]),
     spec=st.booleans(),
     conservativeness=st.sampled_from([0.05, 1.0]),
+    cache=st.booleans(),
 )
 def test_accounts_of_any_run(
-    rows: list[tuple[int, int, int]], overlap: bool, tokens: int, page: int, spec: bool, conservativeness: float
+    rows: list[tuple[int, int, int]],
+    overlap: bool,
+    tokens: int,
+    page: int,
+    spec: bool,
+    conservativeness: float,
+    cache: bool,
 ) -> None:
     more: dict[str, Any] = {"policies": {"schedule_conservativeness": conservativeness}}
     if spec:
@@ -266,8 +364,12 @@ def test_accounts_of_any_run(
             "draft": {"algorithm": "EAGLE", "num_steps": 2, "num_layers": 0},
             "acceptance": {"kind": "geometric", "alpha": 0.5},
         }
-    one = scenario(tokens=tokens - tokens % page, overlap=overlap, memory={"page_size": page}, **more)
-    accounts(simkv.simulate(one, workload=workload(sorted(rows)), check_every=1))
+    memory = {"page_size": page, "disable_radix_cache": not cache}
+    one = scenario(tokens=tokens - tokens % page, overlap=overlap, memory=memory, **more)
+    rows = sorted(rows)
+    prefixes = np.minimum([row[1] for row in rows], 40)
+    contents = Contents(np.zeros(len(rows), np.int64), prefixes, np.arange(len(rows) + 1))
+    accounts(simkv.simulate(one, workload=workload(rows, contents=contents), check_every=1))
 
 
 @pytest.mark.parametrize("name", ["mimo-v2-flash-chat", "routing-legacy-vs-generalized", "step-3.5-flash"])
@@ -291,10 +393,12 @@ def alone_too_large(overlap: bool) -> Run:
 def test_a_request_that_fits_alone_no_more_is_aborted(overlap: bool) -> None:
     run = alone_too_large(overlap)
     assert run.requests["state"].tolist() == ["aborted"]
-    assert run.events["event"].tolist() == ["abort"]
+    # That it was admitted at all is a fault of the engine, told beside it.
+    aborts = run.events[run.events["event"] != "fault"]
+    assert aborts["event"].tolist() == ["abort"]
     detail = "alone, its next step needs 24 tokens of a full pool that holds 40"
     assert run.requests["cause"].tolist() == [detail]
-    assert run.events["cause"].tolist() == ["alone, its next step does not fit the full pool"]
+    assert aborts["cause"].tolist() == ["alone, its next step does not fit the full pool"]
     accounts(run)
     assert run.exit_code == 0
 
@@ -560,7 +664,7 @@ def test_what_is_no_run_directory(stormy: Run, tmp_path: Path) -> None:
         simkv.load_run(tmp_path)
     saved = stormy.save(tmp_path / "run", figures=False)
     whole = (saved / "run.json").read_text()
-    for text in ("", "{", "{}", '{"schema": 2}'):
+    for text in ("", "{", "{}", '{"schema": 1}'):
         (saved / "run.json").write_text(text)
         with pytest.raises(ScenarioError):
             simkv.load_run(saved)
@@ -573,7 +677,7 @@ def test_what_is_no_run_directory(stormy: Run, tmp_path: Path) -> None:
         simkv.load_run(saved)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '"x"', '{"schema": 1}'])
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', '{"schema": 2}'])
 def test_a_run_json_of_another_shape_is_an_error_of_the_user(stormy: Run, tmp_path: Path, text: str) -> None:
     saved = stormy.save(tmp_path / "run", figures=False)
     (saved / "run.json").write_text(text)
@@ -694,9 +798,37 @@ def test_a_refusal_says_its_figures_in_the_report() -> None:
     assert cause in " ".join(text_of(run).split())
 
 
+def test_a_prefix_cache_that_is_off_is_said_to_be() -> None:
+    run = simkv.simulate(scenario(), workload=workload([(0, 5, 2)]))
+    assert "the prefix cache is off\n" in text_of(run)
+    assert "hit rate" not in text_of(run)
+    assert "the prefix cache is off (memory.disable_radix_cache)" in [t.get_text() for t in run.plot("cache").texts]
+
+
+def test_faults_and_repairs_are_listed_with_their_code() -> None:
+    run = alone_too_large(overlap=False)
+    assert "1 x fault, full pool: F4: a lone speculative request" in " ".join(text_of(run).split())
+    rows = [
+        (0.1, "repair", "-", "swa", 0, "F2: livelock"),
+        (0.2, "repair", "r0", "swa", 0, "F2: livelock"),
+        (0.3, "fault", "r0", "swa", 0, "F1: 40 of its tokens are computed"),
+        (0.4, "fault", "r0", "swa", 0, "F1: 8 of its tokens are computed"),
+        (0.5, "fault", "r0", "swa", 0, "F5: it waits for ever"),
+    ]
+    events = pd.DataFrame(rows, columns=["time_s", "event", "request_id", "pool", "tokens", "cause"])
+    ended = replace(run, events=events, fault={"fault": "F5", "message": "it waits for ever"})
+    text = " ".join(text_of(ended).split())
+    assert "2 x repair, swa pool: F2: livelock (first at 0.1 s)" in text
+    assert "2 x fault, swa pool: F1: 40 of its tokens are computed (first r0 at 0.3 s)" in text
+    # What ended the run is told once.
+    assert text.count("it waits for ever") == text.count("F5") == 1
+
+
 def test_prices_of_two_pools_add_up_to_the_budget() -> None:
-    # Step-3.5-Flash: 12 full layers, 33 sliding and 3 draft layers of 1,024 B (the README's first transcript).
-    plan = simkv.load("step-3.5-flash").override("memory.mem_fraction_static=0.8").plan()
+    # Step-3.5-Flash: 12 full layers, 33 sliding and 3 draft layers of 1,024 B; without the prefix cache the SWA pool is
+    # sized by requests.
+    changes = ("memory.mem_fraction_static=0.8", "memory.disable_radix_cache=true")
+    plan = simkv.load("step-3.5-flash").override(*changes).plan()
     text = " ".join(str(plan_text(plan)).split())
     assert "12,288 B for each token of the full pool, 36,864 B for each of the SWA pool" in text
     budget = 12_288 * (plan.full_max_total_num_tokens or 0) + 36_864 * (plan.swa_max_total_num_tokens or 0)

@@ -70,7 +70,9 @@ def utilization(timeline: pd.DataFrame, plan: Plan, ax: Axes | None = None, titl
 
 
 def eviction(timeline: pd.DataFrame, plan: Plan, ax: Axes | None = None, title: str | None = None) -> Axes:
-    """Tokens evicted a second, by pool and by reason (out of the window, or out of the prefix cache).
+    """Tokens evicted a second, by pool and reason: out of the window, or out of the prefix cache and for what.
+
+    Colour is the pool, line style the reason. With more than six lines, the smallest reasons of a pool are added up.
 
     Parameters
     ----------
@@ -171,7 +173,11 @@ def draft(timeline: pd.DataFrame, plan: Plan, ax: Axes | None = None, title: str
 
 
 def cache(timeline: pd.DataFrame, plan: Plan, ax: Axes | None = None, title: str | None = None) -> Axes:
-    """Prefix cache: hit rate, and the share of each pool it holds (evictable, and protected by running requests).
+    """Prefix cache: how much of each pool it holds, and the hit rate.
+
+    The hit rate is the tokens found over the tokens of the prompts prefilled in a time bin, a ratio of sums, with gaps
+    where nothing was prefilled. Of what is cached, the part below the dashed line is protected by running requests and
+    the shaded part above it can be evicted. Tombstones are tokens whose full KV is cached and whose SWA KV is gone.
 
     Parameters
     ----------

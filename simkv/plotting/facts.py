@@ -6,12 +6,14 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from simkv.plotting.style import OOM_COLUMNS, OOM_EVENTS, OOM_LINES, Floats, Plan
+from simkv.engines.base import EVICTION_CAUSES
+from simkv.plotting.style import EVICTION_LINES, OOM_COLUMNS, OOM_EVENTS, OOM_LINES, Floats, Plan
 from simkv.plotting.texts import mapping_text, short_number, top_of
 
 
@@ -101,17 +103,84 @@ def _grouped(found: Iterable[tuple[int, list[Floats], str]]) -> list[Group]:
     return groups
 
 
-def cache_columns(timeline: pd.DataFrame) -> dict[str, Floats]:
-    """Return what the timeline tells of the prefix cache."""
-    names = ["cache_hit_rate"]
-    names += [f"{pool}_{state}_tokens" for pool in ("full", "swa") for state in ("evictable", "protected")]
-    names += [f"cache_evicted_{pool}_tokens" for pool in ("full", "swa")]
-    return {name: values for name in names if (values := column_of(timeline, name)) is not None}
+@dataclass(frozen=True)
+class Cached:
+    """What the prefix cache holds of one pool, in percent of the pool."""
+
+    pool: str
+    cached: Floats
+    protected: Floats
+
+
+def cache_contents(timeline: pd.DataFrame, plan: Plan) -> list[Cached]:
+    """Return what the prefix cache holds of each pool."""
+    found = []
+    for pool in ("full", "swa"):
+        capacity = pool_tokens(plan, pool)
+        parts = [column_of(timeline, f"{pool}_{state}_tokens") for state in ("evictable", "protected")]
+        evictable, protected = (np.zeros(len(timeline)) if part is None else part for part in parts)
+        if capacity and any(part is not None for part in parts):
+            found.append(Cached(pool, 100 * (evictable + protected) / capacity, 100 * protected / capacity))
+    return found
+
+
+def pool_tokens(plan: Plan, pool: str) -> int:
+    """Return the size of a pool; a model with one kind of layer has its whole budget in the full one."""
+    stated = plan.get(f"{pool}_max_total_num_tokens")
+    if stated is None and pool == "full":
+        stated = plan.get("max_total_num_tokens")
+    return stated or 0
 
 
 def cache_was_used(timeline: pd.DataFrame) -> bool:
     """Tell whether the prefix cache ever held, hit or lost anything."""
-    return any(np.nan_to_num(values).any() for values in cache_columns(timeline).values())
+    names = ["cache_hit_rate", "hit_tokens", "rehit_tokens"]
+    names += [f"{pool}_{state}_tokens" for pool in ("full", "swa") for state in ("evictable", "protected")]
+    names += [f"cache_evicted_{pool}_tokens" for pool in ("full", "swa")]
+    columns = (column_of(timeline, name) for name in names)
+    return any(np.nan_to_num(values).any() for values in columns if values is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Evicted:
+    """Tokens evicted in each step for some reasons: ``window``, or what the cache made room for."""
+
+    pool: str
+    reasons: tuple[str, ...]
+    tokens: Floats
+
+    @property
+    def total(self) -> float:
+        """Tokens in all."""
+        return float(np.nansum(self.tokens))
+
+    @property
+    def label(self) -> str:
+        """The reasons in words."""
+        if self.reasons == ("window",):
+            return f"{self.pool}, window"
+        return f"{self.pool}, cache" + (f": {' + '.join(self.reasons)}" if self.reasons else "")
+
+
+def evictions(timeline: pd.DataFrame, plan: Plan) -> list[Evicted]:
+    """Return what was evicted, by pool and reason; the smallest of many are added to the next one of their pool."""
+    pools = ("full", "swa") if has_swa_pool(timeline, plan) else ("full",)
+    window = column_of(timeline, "window_evicted_swa_tokens")
+    found = [Evicted("swa", ("window",), window)] if window is not None and "swa" in pools else []
+    for pool in pools:
+        causes = {why: column_of(timeline, f"cache_evicted_{pool}_{why}_tokens") for why in EVICTION_CAUSES}
+        parts = [Evicted(pool, (why,), values) for why, values in causes.items() if values is not None]
+        total = column_of(timeline, f"cache_evicted_{pool}_tokens")
+        found += parts or ([] if total is None else [Evicted(pool, (), total)])
+    found = [one for one in found if one.total]
+    while len(found) > EVICTION_LINES:
+        by_size = sorted((one for one in found if one.reasons != ("window",)), key=lambda one: (one.pool, one.total))
+        pairs = [(one, other) for one, other in pairwise(by_size) if one.pool == other.pool]
+        small, larger = min(pairs, key=lambda pair: pair[0].total)
+        both = np.nan_to_num(larger.tokens) + np.nan_to_num(small.tokens)
+        found[found.index(larger)] = Evicted(larger.pool, larger.reasons + small.reasons, both)
+        found.remove(small)
+    return found
 
 
 def draft_depths(timeline: pd.DataFrame) -> list[int]:

@@ -9,11 +9,13 @@ from matplotlib.axes import Axes
 from simkv.plotting.curves import Curve, Sampler, cumulative_counts, draw_line, mark_places, sum_in_bins, time_bins
 from simkv.plotting.facts import (
     _foremost,
-    cache_columns,
+    cache_contents,
     cache_was_used,
     column_of,
+    evictions,
     has_swa_pool,
     oom_kinds,
+    pool_tokens,
     pool_usage,
     row_times,
     same_curve,
@@ -23,6 +25,7 @@ from simkv.plotting.facts import (
 from simkv.plotting.frame import count_axis, log_counts, say_state
 from simkv.plotting.style import (
     BINS,
+    EVICTION_STYLES,
     EXACT_ROWS,
     GREY,
     INK,
@@ -31,6 +34,7 @@ from simkv.plotting.style import (
     POOL_COLORS,
     RATE_BINS,
     STALE_HATCHES,
+    TOMBSTONES,
     Floats,
     LineStyle,
     Plan,
@@ -66,32 +70,33 @@ def draw_utilization(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
 def draw_eviction(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
     """Draw the eviction panel on `ax`; the note is returned."""
     ax.set_ylabel("tokens/s")
-    has_swa = has_swa_pool(timeline, plan)
-    rows: list[tuple[str, str, str, LineStyle]] = [
-        ("window_evicted_swa_tokens", "swa", "window", "-"),
-        ("cache_evicted_full_tokens", "full", "cache", (0, (5, 2))),
-        ("cache_evicted_swa_tokens", "swa", "cache", (0, (1, 1))),
-    ]
-    series = [
-        (pool, why, style, column_of(timeline, name)) for name, pool, why, style in rows if has_swa or pool != "swa"
-    ]
-    evicted = [(pool, why, style, values) for pool, why, style, values in series if values is not None and values.any()]
+    evicted = evictions(timeline, plan)
     time = row_times(timeline)
     if not evicted:
-        say_state(ax, "no token was evicted" + ("" if has_swa else " (no SWA pool)"))
+        say_state(ax, "no token was evicted" + ("" if has_swa_pool(timeline, plan) else " (no SWA pool)"))
         return steps_text(len(time))
     if time[-1] <= time[0]:
-        parts = [f"{pool}, {why}: {np.nansum(values):,.0f} tokens" for pool, why, _, values in evicted]
+        parts = [f"{one.label}: {one.total:,.0f} tokens" for one in evicted]
         say_state(ax, "no rate: all steps at one instant\n" + "\n".join(parts))
         return steps_text(len(time))
-    width, edges = time_bins(time[0], time[-1], min(RATE_BINS, max(1, len(time) // 3)))
-    for pool, why, style, values in evicted:
-        rate: Floats = sum_in_bins(time, values, edges) / np.diff(edges)
-        label = f"{pool}, {why} ({short_number(float(np.nansum(values)))} tokens)"
-        draw_line(ax, Curve(edges, np.append(rate, rate[-1])), POOL_COLORS[pool], label, style=style)
-        ax.fill_between(edges, np.append(rate, rate[-1]), step="post", color=POOL_COLORS[pool], alpha=0.1, linewidth=0)
+    width, edges = _rate_bins(time, len(time))
+    for one in evicted:
+        rate: Floats = sum_in_bins(time, one.tokens, edges) / np.diff(edges)
+        curve = Curve(edges, np.append(rate, rate[-1]))
+        style = EVICTION_STYLES[one.reasons[0]] if one.reasons else "--"
+        draw_line(ax, curve, POOL_COLORS[one.pool], f"{one.label} ({short_number(one.total)})", style=style)
+        # One area only: two on one another take each other's colour.
+        if one is evicted[0]:
+            ax.fill_between(curve.x, curve.y, step="post", color=POOL_COLORS[one.pool], alpha=0.1, linewidth=0)
     count_axis(ax)
-    return f"tokens evicted in each {duration_text(width)} bin over its width; {steps_text(len(time))}"
+    bins = f"tokens evicted in each {duration_text(width)} bin over its width"
+    cause = "; cache: what room was made for" if any(one.reasons not in ((), ("window",)) for one in evicted) else ""
+    return f"{bins} (in all){cause}; {steps_text(len(time))}"
+
+
+def _rate_bins(time: Floats, count: int) -> tuple[float, Floats]:
+    """Return the bins of sums over time: few enough that each holds some of so many steps."""
+    return time_bins(time[0], time[-1], min(RATE_BINS, max(1, count // 3)))
 
 
 def draw_oom(
@@ -192,26 +197,67 @@ def draw_draft(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
 
 def draw_cache(ax: Axes, timeline: pd.DataFrame, plan: Plan) -> str:
     """Draw the prefix-cache panel on `ax`; the note is returned."""
-    ax.set_ylabel("share (%)")
-    columns = cache_columns(timeline)
+    ax.set_ylabel("% of pool, % of prompts")
     if not cache_was_used(timeline):
-        say_state(ax, "the prefix cache is off, or was never used")
+        say_state(ax, _unused_text(plan))
         return steps_text(len(timeline))
     sampler = Sampler(row_times(timeline))
-    styles: dict[str, LineStyle] = {"evictable": "-", "protected": (0, (3, 2))}
-    for pool in ("full", "swa"):
-        capacity = plan.get(f"{pool}_max_total_num_tokens") or 0
-        for state, style in styles.items():
-            values = columns.get(f"{pool}_{state}_tokens")
-            if values is not None and capacity:
-                draw_line(
-                    ax, sampler(100 * values / capacity), POOL_COLORS[pool], f"{pool} {state} (% of pool)", style=style
-                )
-    if "cache_hit_rate" in columns:
-        held = np.asarray(pd.Series(columns["cache_hit_rate"]).ffill(), dtype=np.float64)
-        draw_line(ax, sampler(100 * held), INK, "cache_hit_rate (% of prompt tokens)", style=(0, (1, 1)), width=2.0)
+    contents = cache_contents(timeline, plan)
+    for one in contents:
+        color = POOL_COLORS[one.pool]
+        cached, protected = (_mean_only(sampler(values)) for values in (one.cached, one.protected))
+        ax.fill_between(cached.x, protected.y, cached.y, step="post", color=color, alpha=0.15, linewidth=0)
+        draw_line(ax, cached, color, f"{one.pool} cached (peak {top_of(one.cached):.3g} %)")
+        if one.protected.any():
+            draw_line(ax, protected, color, f"{one.pool} protected", style=(0, (3, 2)), width=1.4)
+    dead = column_of(timeline, "tombstone_tokens")
+    full = pool_tokens(plan, "full")
+    if dead is not None and dead.any() and full:
+        values = 100 * dead / full
+        label = f"tombstones: full cached, swa gone (peak {top_of(values):.3g} % of full)"
+        draw_line(ax, _mean_only(sampler(values)), TOMBSTONES, label, style=(0, (1, 1)), width=2.0)
+    notes = [sampler.note.partition(":")[0]]
+    if contents:
+        notes.append("shaded: evictable")
+    notes += _draw_hits(ax, timeline)
     ax.set_ylim(0, 106)
-    return sampler.note
+    return "; ".join(notes)
+
+
+def _unused_text(plan: Plan) -> str:
+    """Say why a prefix cache holds nothing, as far as the plan tells."""
+    off = plan.get("settings", {}).get("disable_radix_cache")
+    if off is None:
+        return "the prefix cache is off, or was never used"
+    return "the prefix cache is off (memory.disable_radix_cache)" if off else "the prefix cache is on, but held nothing"
+
+
+def _mean_only(curve: Curve) -> Curve:
+    """Return a curve without its band."""
+    return Curve(curve.x, curve.y)
+
+
+def _draw_hits(ax: Axes, timeline: pd.DataFrame) -> list[str]:
+    """Draw tokens found over prompt tokens in each time bin, with gaps where nothing was prefilled; how it was done."""
+    names = ("hit_tokens", "rehit_tokens", "prefill_tokens")
+    columns = [column_of(timeline, name) for name in names]
+    if columns[0] is None or columns[2] is None:
+        return []
+    hits, again, computed = (np.zeros(len(timeline)) if part is None else np.nan_to_num(part) for part in columns)
+    found = hits + again
+    label = f"hit rate ({short_number(found.sum())} tokens found"
+    label += f", {short_number(again.sum())} of them after retractions)" if again.any() else ")"
+    time = row_times(timeline)
+    if time[-1] > time[0]:
+        width, edges = _rate_bins(time, int(np.count_nonzero(found + computed)))
+        note = f"hit rate: tokens found of the prompt tokens in each {duration_text(width)} bin"
+    else:
+        edges, note = time[[0, -1]], "hit rate of all steps"
+    sums = [sum_in_bins(time, part, edges) for part in (found, found + computed)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = 100 * sums[0] / sums[1]
+    draw_line(ax, Curve(edges, np.append(rate, rate[-1])), INK, label, width=2.6, on_top=True)
+    return [note]
 
 
 def draw_faults(ax: Axes, events: pd.DataFrame | None) -> None:
@@ -224,8 +270,10 @@ def draw_faults(ax: Axes, events: pd.DataFrame | None) -> None:
     time = found["time_s"].to_numpy(dtype=float)
     if len(time) > EXACT_ROWS:
         time = time[np.unique(np.digitize(time, np.linspace(time.min(), time.max(), EXACT_ROWS)), return_index=True)[1]]
-    causes = found["cause"].astype(str).value_counts(sort=True)
-    text = f"{causes.index[0]}" + (f" and {len(causes) - 1} further causes" if len(causes) > 1 else "")
+    # A cause begins with the fault's code; what follows differs from one request to another.
+    codes = found["cause"].astype(str).str.partition(":")[0].value_counts(sort=True)
+    told = [f"{code} ({count:,})" for code, count in codes.head(4).items()]
+    text = ", ".join(told) + (f" and {len(codes) - 4} others" if len(codes) > 4 else "")
     ax.vlines(
         np.unique(time),
         0,
@@ -233,5 +281,5 @@ def draw_faults(ax: Axes, events: pd.DataFrame | None) -> None:
         transform=ax.get_xaxis_transform(),
         color="#EE3377",
         linewidth=1.4,
-        label=wrapped(f"fault: {text} ({len(found):,})"),
+        label=wrapped(f"fault: {text}"),
     )

@@ -32,11 +32,19 @@ OOM_EVENTS = ("retraction", "abort", "refusal")
 OOM_COLUMNS = {"retraction": "num_retracted_reqs", "abort": "num_aborted_reqs", "refusal": "num_refused_reqs"}
 OOM_LINES = 8  # lines of the oom panel; further kinds are added up into one, and the legend says so
 OOM_STYLES: dict[str, LineStyle] = {"retraction": "-", "abort": (0, (5, 2)), "refusal": (0, (1, 1))}
+EVICTION_LINES = 6  # lines of the eviction panel; the smallest reasons of a pool are added up beyond that
+EVICTION_STYLES: dict[str, LineStyle] = {
+    "window": "-",
+    "prefill": (0, (5, 2)),
+    "decode": (0, (1, 1)),
+    "retraction": (0, (5, 1, 1, 1)),
+}
 MARKERS = "os^Dv<>p"
 STALE_HATCHES = ("//", "\\\\", "||", "--")
 TIME_UNITS = (("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0))
 INK = "#222222"
 GREY = "#666666"
+TOMBSTONES = "#CC79A7"
 PALE = "#8C8C8C"
 NOTE = "simkv-note"
 DPI = 150

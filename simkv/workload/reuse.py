@@ -8,7 +8,7 @@ import numpy as np
 
 from simkv.workload.request import Blocks, IntArray, Workload
 
-__all__ = ["found_again", "reusable_share"]
+__all__ = ["found_again", "reusable_share", "reusable_token_share"]
 
 
 class _Node:
@@ -42,7 +42,7 @@ def found_again(workload: Workload) -> IntArray | None:
     found = np.zeros(len(workload), np.int64)
     lengths = zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
     for index, (given, made) in enumerate(lengths):
-        tokens = contents.tokens(index, given)
+        tokens = contents.tokens(index, given, made)
         runs = []
         begin = 0
         for base, end in zip(tokens.bases, tokens.ends, strict=True):
@@ -53,6 +53,15 @@ def found_again(workload: Workload) -> IntArray | None:
             begin = end
         found[index] = min(given, _insert(root, runs))
     return found
+
+
+def reusable_token_share(workload: Workload) -> float | None:
+    """Share of all prompt tokens that a cache without bound would find; None where nothing is known of the tokens."""
+    found = found_again(workload)
+    if found is None:
+        return None
+    total = int(workload.input_tokens.sum())
+    return int(found.sum()) / total if total else 0.0
 
 
 def _insert(node: _Node, runs: list[tuple[int, int]]) -> int:

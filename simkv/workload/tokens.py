@@ -139,8 +139,11 @@ class Contents:
         outputs = None if self.outputs is None else self.outputs[rows]
         return Contents(self.starts[where], self.lengths[where], offsets, outputs)
 
-    def tokens(self, index: int, input_tokens: int) -> Tokens:
-        """Tokens of request ``index``: its prompt of ``input_tokens``, then its answer."""
+    def tokens(self, index: int, input_tokens: int, output_tokens: int) -> Tokens:
+        """Tokens of request ``index``: its prompt of ``input_tokens``, its answer of ``output_tokens``.
+
+        Whatever is generated beyond the answer is nobody else's.
+        """
         low, high = int(self.offsets[index]), int(self.offsets[index + 1])
         runs = list(zip(self.starts[low:high].tolist(), self.lengths[low:high].tolist(), strict=True))
         own = -(index + 1) * _STRETCH
@@ -148,7 +151,9 @@ class Contents:
         if left > 0:
             runs.append((own, left))
         answer = -1 if self.outputs is None else int(self.outputs[index])
-        runs.append((own + max(left, 0) if answer < 0 else answer, _STRETCH // 2))
+        if answer >= 0:
+            runs.append((answer, output_tokens))
+        runs.append((own + max(left, 0), _STRETCH // 2))
         return Tokens(runs)
 
 

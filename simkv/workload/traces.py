@@ -40,7 +40,7 @@ from simkv.workload.request import (
     previous_faults,
     taken_previous,
 )
-from simkv.workload.reuse import found_again, reusable_share
+from simkv.workload.reuse import reusable_share, reusable_token_share
 from simkv.workload.sessions import contents_of_sessions
 
 __all__ = [
@@ -273,8 +273,7 @@ def describe(workload: Workload) -> dict[str, Any]:
     told["sessions"] = None if session is None else len(np.unique(session[session >= 0]))
     told["block_size"] = None if blocks is None else blocks.block_size
     told["reusable_block_share"] = None if blocks is None else reusable_share(blocks)
-    found = found_again(workload)
-    told["reusable_token_share"] = None if found is None else float(found.sum() / max(1, workload.input_tokens.sum()))
+    told["reusable_token_share"] = reusable_token_share(workload)
     told["notes"] = list(info.notes)
     return told
 

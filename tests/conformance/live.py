@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import environment  # noqa: E402
 import random_cases  # noqa: E402
 import run_cases  # noqa: E402
-from engine import Engine  # noqa: E402
+from engine import Engine, Session  # noqa: E402
 from shrinking import kind_of, shrink, side_by_side  # noqa: E402
 
 Case = dict[str, Any]
@@ -93,11 +93,14 @@ class Live:
     def __init__(self, python: Path, *, jobs: int = 2, trials: int = 400) -> None:
         self.python, self.jobs, self.trials = python, jobs, trials
         self.tally = Tally()
+        self.engines: set[Engine] = set()
 
     def ask(self, cases: list[Case]) -> list[Case]:
         """The engine's results, from a fresh process."""
         engine = Engine(self.python, together=max(1, len(cases)))
+        self.engines.add(engine)
         done = list(engine.run(cases))
+        self.engines.discard(engine)
         self.tally.crashed += engine.crashed
         if cases and not done and len(engine.crashed) == len(cases) > 1:
             raise RuntimeError(f"the engine answers nothing: {engine.said}")
@@ -120,6 +123,8 @@ class Live:
                 for one in finished:
                     for case in one.result():
                         if self.differs(case):
+                            for engine in [*self.engines]:  # what else runs is not waited for
+                                engine.stop()
                             return case
 
     def differs(self, case: Case) -> bool:
@@ -143,26 +148,23 @@ class Live:
     def smallest(self, case: Case) -> tuple[Case, int]:
         """The case made small, with the engine's result."""
         sort = kind_of(compared(case)[0] or "")
-        refused = "steps" in case["result"]
+        ran = "steps" in case["result"]  # a smaller one that the engine refuses is another matter
+        with Session(self.python, case["kind"]) as session:
 
-        def differs(inputs: list[Case]) -> list[bool]:
-            asked = [{"name": str(i), "kind": case["kind"], "input": one} for i, one in enumerate(inputs)]
-            out = [False] * len(inputs)
-            for done in self.ask(asked):
-                if refused and "steps" not in done["result"]:
-                    continue
+            def differs(inputs: Case) -> bool:
+                done = session.ask(inputs)
+                if done is None or (ran and "steps" not in done["result"]):
+                    return False
                 try:
                     difference = compared(done)[0]
                 except run_cases.Skip:
-                    continue
-                out[int(done["name"])] = difference is not None and kind_of(difference) == sort
-            return out
+                    return False
+                return difference is not None and kind_of(difference) == sort
 
-        known = list(self.tally.crashed)
-        found, tried = shrink(case["input"], differs, trials=self.trials)
-        self.tally.crashed = known
+            found, tried = shrink(case["input"], differs, trials=self.trials)
         made = {"name": case["name"] + "_small", "kind": case["kind"], "input": found}
-        return (self.ask([made]) or [case])[0], tried
+        alone = self.ask([made])  # in a process of its own it must still differ
+        return (alone[0] if alone and compared(alone[0])[0] is not None else case), tried
 
 
 def report(case: Case) -> Iterator[str]:

@@ -71,7 +71,7 @@ class DecodeDriver:
             runs = runs_of(prompt)
             length = sum(count for _, count in runs)
             handle = t.add(length, op.get("max_new_tokens", 64), FOR_EVER, ignore_eos=False, to_abort=False)
-            engine._names.append(name)
+            engine.journal.names.append(name)
             memory.add(Tokens([*runs, (FIRST, 1), *[(LATER, 1)] * 2000]))
             memory.match(handle)
             memory.lock(handle)
@@ -92,14 +92,14 @@ class DecodeDriver:
     def decode(self, op: Case) -> Case:
         engine = self.engine
         t = engine.table
-        out: Case = {"new_tokens_required": engine._decode_need(engine.running.reqs)}
-        out["fits"] = engine._decode_fits(engine.running.reqs)
+        out: Case = {"new_tokens_required": engine.allocation.decode_need(engine.running.reqs)}
+        out["fits"] = engine.allocation.decode_fits(engine.running.reqs)
         if not out["fits"] and op.get("retract", True):
             engine.retracted, engine.aborted = [], []
             engine._retract(engine.running)
             out["retracted"] = [self.names[h] for h in engine.retracted]
             out["aborted"] = [self.names[h] for h in engine.aborted]
-            out["new_token_ratio"] = engine.new_token_ratio
+            out["new_token_ratio"] = engine.ratio.current
         if self.running:
             engine._prepare_decode(engine.running.reqs)
         for handle in self.running:

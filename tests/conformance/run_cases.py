@@ -2,11 +2,11 @@
 
 Usage::
 
-    run_cases.py FILE.jsonl[.gz] [--kind KIND] [--radix on|off|all] [--quiet]
+    run_cases.py FILE.jsonl[.gz] [--kind KIND] [--quiet]
 
-Kinds ``sizing``, ``sizes``, ``draft_pool`` go through the public API (``simkv.plan``), ``schedule`` through the
-engine's seam, ``allocator`` through the allocators of slots. Cases of a kind or setting that simkv does not simulate
-yet are counted as skipped, by name of the reason.
+Kinds ``sizing``, ``sizes``, ``draft_pool`` go through the public API (``simkv.plan``); ``schedule`` through the engine's
+seam; ``decode`` and ``prefill`` through the memory below it, ``radix`` and ``allocator`` through tree and allocators,
+these four with real slot ids. Cases with a setting that simkv does not simulate are counted as skipped, by the reason.
 Exit 1 if any case fails, 2 if nothing ran.
 """
 
@@ -337,6 +337,10 @@ def sides(case: Case) -> tuple[Any, Any, str]:
     kind = case["kind"]
     if kind not in KINDS:
         raise Skip(f"kind {kind}")
+    if case["input"].get("eviction_policy", "lru") != "lru":
+        raise Skip("a radix eviction policy other than lru")
+    if case["input"].get("draft_swa_window"):
+        raise Skip("a fused draft, which widens the window")
     run, expected = KINDS[kind]
     got, want, note = run(case["input"]), case["result"], ""
     if kind == "schedule":

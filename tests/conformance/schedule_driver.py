@@ -151,7 +151,7 @@ class Driver:
         engine = self.engine
         out: dict[str, Any] = {"it": it, "arrived": [], "retracted": [], "aborted": [], "finished": [], "processed": []}
         self.arrive(it, out)
-        out["new_token_ratio_before"] = engine.new_token_ratio
+        out["new_token_ratio_before"] = engine.ratio.current
         out["before"] = self.pools()
         step = engine.schedule()
         out["retracted"], out["aborted"] = self.rids(engine.retracted), self.rids(engine.aborted)
@@ -182,7 +182,7 @@ class Driver:
         self.previous = step
         out["after"], out["reqs"] = self.pools(), self.holders()
         out["waiting"] = self.rids(engine.waiting)
-        out["new_token_ratio"] = engine.new_token_ratio
+        out["new_token_ratio"] = engine.ratio.current
         t = engine.table
         for h in range(t.size):
             if t.status[h] == FINISHED and h not in self.reported:
@@ -228,7 +228,7 @@ class Driver:
         return {
             "end": end,
             "fault": fault,
-            "new_token_ratio": [e.ratio_init, e.ratio_min, e.ratio_decay],
+            "new_token_ratio": [e.ratio.init, e.ratio.min, e.ratio.decay],
             "admitted": self.admitted,
             "steps": steps,
         }

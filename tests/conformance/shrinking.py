@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 Case = dict[str, Any]
@@ -66,8 +66,8 @@ def shorter(tokens: Any) -> Iterator[Any]:
             rest = parts[:place] + parts[place + 1 :]
             if rest:
                 yield rest[0] if len(rest) == 1 else {"cat": rest}
-            for less in shorter(part):
-                yield {"cat": [*parts[:place], less, *parts[place + 1 :]]}
+            for cut in shorter(part):
+                yield {"cat": [*parts[:place], cut, *parts[place + 1 :]]}
     elif isinstance(tokens, dict):
         first, end = tokens["range"]
         for length in sorted({(end - first) // 2, end - first - 1}):
@@ -92,7 +92,8 @@ def mended(case: Case) -> Case | None:
     if case.get("requests") == [] or case.get("ops") == []:
         return None
     if "ops" in case:
-        held, ops = set(), []
+        held: set[str] = set()
+        ops = []
         for op in case["ops"]:
             if op["op"] == "lock":
                 held.add(op["as"])
@@ -102,9 +103,7 @@ def mended(case: Case) -> Case | None:
                 if op["op"] == "unlock":
                     held.discard(op["as"])
             ops.append(op)
-        case["ops"] = ops
-        if not ops:
-            return None
+        return {**case, "ops": ops} if ops else None
     return case
 
 
@@ -127,42 +126,49 @@ PLAIN: dict[str, Any] = {
 OPTIONAL = {"core", "enable_mixed_chunk", "eviction_interval", "need_sort", "spec"}
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    """Inputs with one thing less, the boldest first."""
+def fewer(case: Case) -> Iterator[Case]:
+    """Without some of the requests or operations, the boldest first."""
     for key in ("requests", "ops"):
         items = case.get(key, [])
         for kept in without(items):
-            out = copy.deepcopy(case)
-            out[key] = [out[key][i] for i in kept]
+            out = {**case, key: [items[i] for i in kept]}
             if key == "requests":
                 place = {was: now for now, was in enumerate(kept)}
-                for request in out[key]:
-                    request["tokens"] = renumbered(request["tokens"], place)
+                out[key] = [{**r, "tokens": renumbered(r["tokens"], place)} for r in out[key]]
             yield out
+
+
+def plainer(case: Case) -> Iterator[Case]:
+    """With one setting less, or at its plainest."""
     for key, plain in PLAIN.items():
         if key in case and case[key] != plain and case[key] is not None:
-            out = copy.deepcopy(case)
             if key in OPTIONAL:
-                del out[key]
-                if key == "spec":
-                    out.pop("is_eagle", None)
+                yield {k: v for k, v in case.items() if k != key and not (key == "spec" and k == "is_eagle")}
             else:
-                out[key] = plain
-            yield out
+                yield {**case, key: plain}
+
+
+def less(case: Case) -> Iterator[Case]:
+    """With smaller pools and bounds."""
     page = case.get("page_size", 1)
     for key in ("size", "size_swa", "window", "chunked_prefill_size", "max_running_requests", "max_prefill_tokens"):
         whole = page if key in ("size", "size_swa", "chunked_prefill_size") else 1
         for value in lower(case.get(key) or 0, whole, whole):
-            yield {**copy.deepcopy(case), key: value}
-    if "available_bytes" in case:
-        for value in lower(case["available_bytes"]):
-            yield {**copy.deepcopy(case), "available_bytes": value}
+            yield {**case, key: value}
+    for value in lower(case.get("available_bytes", 0)):
+        yield {**case, "available_bytes": value}
+
+
+def slighter(case: Case) -> Iterator[Case]:
+    """With less in one request or operation."""
     for key in ("requests", "ops"):
-        for place, item in enumerate(case.get(key, [])):
-            for less in smaller_item(item):
-                out = copy.deepcopy(case)
-                out[key][place] = less
-                yield out
+        items = case.get(key, [])
+        for place, item in enumerate(items):
+            for now in smaller_item(item):
+                yield {**case, key: [*items[:place], now, *items[place + 1 :]]}
+
+
+FAMILIES: tuple[Callable[[Case], Iterator[Case]], ...] = (fewer, plainer, slighter, less)
 
 
 def smaller_item(item: Case) -> Iterator[Case]:
@@ -176,6 +182,8 @@ def smaller_item(item: Case) -> Iterator[Case]:
     for key in ("ignore_eos", "swa_evicted", "checkpoint"):
         if key in item:
             yield {k: v for k, v in item.items() if k != key}
+    if isinstance(item.get("accept"), list):  # without it, every verify accepts one
+        yield {k: v for k, v in item.items() if k != "accept"}
     if isinstance(item.get("accept"), list) and item["accept"] != [1]:
         yield {**item, "accept": [1]}
         if len(item["accept"]) > 1:
@@ -190,44 +198,39 @@ def smaller_item(item: Case) -> Iterator[Case]:
 
 def shrink(
     case: Case,
-    differs: Callable[[list[Case]], list[bool]],
+    differs: Callable[[Case], bool],
     *,
     trials: int = 400,
-    together: int = 40,
+    families: Sequence[Callable[[Case], Iterator[Case]]] = FAMILIES,
 ) -> tuple[Case, int]:
     """The smallest input found that still differs, and how many inputs were tried.
 
-    ``differs`` answers for several inputs at once, so that they can share a process. Of every lot the smallest that
-    still differs is taken, and the next lot made from it, until no smaller one differs or the trials are used up.
+    Every kind of lessening in turn, again and again until none helps or the trials are used up. After one that helps,
+    the next of its kind are tried from the same place on; those before it had not helped a moment ago.
     """
-    tried = 0
+    tried, helped = 0, True
     seen = {json.dumps(case, sort_keys=True)}
-    while tried < trials:
-        improved = False
-        lot: list[Case] = []
-        candidates = smaller(case)
-        exhausted = False
-        while tried < trials and not improved and not exhausted:
-            lot = []
-            while len(lot) < min(together, trials - tried):
-                candidate = next(candidates, None)
-                if candidate is None:
-                    exhausted = True
-                    break
-                candidate = mended(candidate)
+    while helped:
+        helped = False
+        for family in families:
+            place = 0
+            while (found := next(islice(family(case), place, None), None)) is not None:
+                candidate = mended(found)
                 if candidate is None or size_of(candidate) >= size_of(case):
+                    place += 1
                     continue
                 name = json.dumps(candidate, sort_keys=True)
-                if name not in seen:
-                    seen.add(name)
-                    lot.append(candidate)
-            if lot:
-                tried += len(lot)
-                left = [one for one, bad in zip(lot, differs(lot), strict=True) if bad]
-                if left:
-                    case, improved = min(left, key=size_of), True
-        if not improved:
-            break
+                if name in seen:
+                    place += 1
+                    continue
+                if tried >= trials:
+                    return case, tried
+                seen.add(name)
+                tried += 1
+                if differs(candidate):
+                    case, helped = candidate, True
+                else:
+                    place += 1
     return case, tried
 
 

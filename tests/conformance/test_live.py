@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import environment
@@ -15,7 +16,7 @@ import pytest
 import random_cases
 import run_cases
 import shrinking
-from engine import Engine
+from engine import Engine, Session
 
 HERE = Path(__file__).resolve().parent
 NUMBERS = range(60)
@@ -142,33 +143,31 @@ def test_a_case_shrinks_to_what_matters() -> None:
         ],
     }  # fmt: skip
     case["requests"][7]["tokens"] = {"cat": [{"range": [5000, 5060]}, [900005] * 9, {"range": [1, 30]}]}
-    asked: list[int] = []
+    asked: list[dict] = []
 
-    def differs(inputs: list[dict]) -> list[bool]:
+    def differs(one: dict) -> bool:
         """Needs the answer of r5 in a later prompt, at least 10 tokens of r5, and a pool of 100."""
-        asked.append(len(inputs))
-        out = []
-        for one in inputs:
-            names = [r["rid"] for r in one["requests"]]
-            answer = 900000 + names.index("r5") if "r5" in names else None
-            quoted = any(r["rid"] == "r7" and answer in tokens(r["tokens"]) for r in one["requests"])
-            long = any(r["rid"] == "r5" and len(tokens(r["tokens"])) >= 10 for r in one["requests"])
-            out.append(quoted and long and one["size"] >= 100)
-        return out
+        asked.append(one)
+        names = [r["rid"] for r in one["requests"]]
+        answer = 900000 + names.index("r5") if "r5" in names else None
+        quoted = any(r["rid"] == "r7" and answer in tokens(r["tokens"]) for r in one["requests"])
+        long = any(r["rid"] == "r5" and len(tokens(r["tokens"])) >= 10 for r in one["requests"])
+        return quoted and long and one["size"] >= 100
 
-    small, tried = shrinking.shrink(case, differs, trials=2000)
-    assert differs([small]) == [True]
+    before = json.dumps(case)
+    small, tried = shrinking.shrink(case, differs)
+    assert tried == len(asked) < 200 and json.dumps(case) == before
+    assert differs(small)
     assert [r["rid"] for r in small["requests"]] == ["r5", "r7"]
     first, second = small["requests"]
     assert len(tokens(first["tokens"])) == 10 and second["tokens"] == [900000]
     assert (first["arrival_step"], first["max_new_tokens"]) == (0, 1) and "ignore_eos" not in first
     assert small["size"] == 100 and not {"core", "spec"} & set(small) and small["overlap"] is False
-    assert tried <= 2000 and max(asked) <= 40
 
 
 def test_shrinking_stops_when_trials_are_used_up() -> None:
     case = {"requests": [{"rid": f"r{i}", "tokens": [i], "max_new_tokens": 1} for i in range(50)]}
-    small, tried = shrinking.shrink(case, lambda inputs: [False] * len(inputs), trials=17)
+    small, tried = shrinking.shrink(case, lambda one: False, trials=17)
     assert small == case and tried == 17
 
 
@@ -184,7 +183,8 @@ def test_operations_on_a_lock_go_with_it() -> None:
 def test_what_shrinks_is_smaller_and_json(kind: str) -> None:
     case = random_cases.KINDS[kind](2, 1)["input"]
     before = json.dumps(case)
-    made = [m for m in map(shrinking.mended, shrinking.smaller(case)) if m is not None]
+    found = [m for family in shrinking.FAMILIES for m in family(case)]
+    made = [m for m in map(shrinking.mended, found) if m is not None]
     assert made and json.dumps(case) == before  # the case itself stays
     assert sum(shrinking.size_of(m) < shrinking.size_of(case) for m in made) > 0.5 * len(made)
     if kind == "schedule":
@@ -256,6 +256,33 @@ def test_a_case_that_kills_the_engine_costs_itself_only(drivers: Path) -> None:
     assert engine.crashed == ["4"]
 
 
+def test_an_engine_that_is_stopped_has_not_crashed(drivers: Path) -> None:
+    (drivers / "driver.py").write_text("import time; time.sleep(60)")
+    engine = Engine(sys.executable, drivers=drivers)
+    Timer(0.3, engine.stop).start()
+    assert list(engine.run([{"name": str(n), "kind": "radix", "input": {}} for n in range(50)])) == []
+    assert engine.crashed == []
+
+
+def test_an_engine_that_hangs_is_ended(drivers: Path) -> None:
+    (drivers / "driver.py").write_text("import time; time.sleep(60)")
+    engine = Engine(sys.executable, timeout=0.3, drivers=drivers)
+    assert list(engine.run([{"name": "0", "kind": "radix", "input": {}}])) == []
+    assert engine.crashed == ["0"] and "nothing more" in engine.said
+
+
+def test_a_session_goes_on_after_a_crash(drivers: Path) -> None:
+    with Session(sys.executable, "radix", together=3, drivers=drivers) as session:
+        answers = [session.ask({"n": n, "kills": n == 4}) for n in range(8)]
+        assert [a and a["result"]["answer"] for a in answers] == [0, 1, 2, 3, None, 5, 6, 7]
+
+
+def test_a_session_does_not_wait_for_ever(drivers: Path) -> None:
+    (drivers / "driver.py").write_text("import time; time.sleep(60)")
+    with Session(sys.executable, "radix", timeout=0.2, drivers=drivers) as session:
+        assert session.ask({}) is None
+
+
 def test_a_run_finds_shrinks_and_reports(
     drivers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -267,7 +294,11 @@ def test_a_run_finds_shrinks_and_reports(
     }
     monkeypatch.setattr(random_cases, "KINDS", made)
     monkeypatch.setattr(run_cases, "KINDS", {"radix": (lambda d: {"answer": min(d["n"], 36)}, lambda result: result)})
-    monkeypatch.setattr(shrinking, "smaller", lambda d: iter([{**d, "n": d["n"] // 2}, {**d, "n": d["n"] - 1}]))
+    monkeypatch.setattr(live, "Session", lambda python, kind: Session(python, kind, drivers=drivers))
+    families = (lambda d: iter([{**d, "n": d["n"] // 2}, {**d, "n": d["n"] - 1}]),)
+    monkeypatch.setattr(
+        live, "shrink", lambda case, differs, trials: shrinking.shrink(case, differs, families=families)
+    )
     kept = tmp_path / "kept.jsonl"
     arguments = ["--seed", "5", "--schedules", "0", "--sizings", "0", "--operations"]
     assert live.main([*arguments, "20"]) == 0

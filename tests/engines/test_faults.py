@@ -303,7 +303,7 @@ def test_a_second_prompt_is_not_cut_while_one_is_parked(repair: bool, monkeypatc
         assert (caught.value.fault, caught.value.exit_code) == ("second-chunk", 3)
         return
     assert engine.schedule() is None
-    events = [(e.event, e.request, e.cause.split(":")[0]) for e in engine.events]
+    events = [(e.event, e.request, e.cause.split(":")[0]) for e in engine.drain_events()]
     assert events == [("repair", 1, "second-chunk")]
     engine.check()
     monkeypatch.setattr(PrefillPass, "add_chunk", add_chunk)

@@ -12,9 +12,10 @@ from servers import Case, Log, Server, cases
 
 import simkv
 from simkv.engines.base import Request, Step
+from simkv.engines.sglang.batch import default_retraction_order
 from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.routing import DraftFacts, Generalized, Kind
-from simkv.engines.sglang.scheduling import Scheduler, default_retraction_order
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings, Spec
 from simkv.workload.request import Workload
 

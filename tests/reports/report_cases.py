@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import simkv
-from simkv.engines.sglang.scheduling import Batch, Scheduler
+from simkv.engines.sglang.batch import Batch
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.table import LIVE
 from simkv.workload.request import Workload
 from simkv.workload.tokens import private_tokens
@@ -120,7 +121,7 @@ def decoding(engine: Scheduler, held: Sequence[tuple[int, int, int]]) -> list[in
         engine.memory.grow(one, 0 * one, 0 * one + stored, -(-stored // engine.page) * engine.page)
         table.allocated[handle] = table.committed[handle] = stored
         table.output[handle], table.status[handle] = made, LIVE
-        engine._names.append(f"r{number}")
+        engine.journal.names.append(f"r{number}")
         handles.append(handle)
     engine.running = Batch(np.array(handles, np.int64))
     engine.memory.check()

@@ -82,7 +82,7 @@ def test_R41_memory_comes_in_pages_and_exactly_one_request_goes() -> None:
     # Prompts of 32 tokens, the first output not stored: two pages each, the next token needs a third.
     handles = decoding(engine, [(32, 1, 64)] * 4)
     assert engine.memory.available() == 16
-    need = engine._decode_need(engine.running.reqs)
+    need = engine.allocation.decode_need(engine.running.reqs)
     assert need == 4 * 16 > 16
     step = engine.schedule()
     assert step is not None
@@ -91,9 +91,9 @@ def test_R41_memory_comes_in_pages_and_exactly_one_request_goes() -> None:
     assert step.batch.tolist() == handles[:3]
     assert engine.memory.available() == 0
     assert list(engine.waiting) == [handles[-1]]
-    assert engine.new_token_ratio == (3 + 20 * 3) / (3 * 64 + 1)
-    assert engine.new_token_ratio == pytest.approx(0.3264, abs=5e-5)
-    (event,) = engine.events
+    assert engine.ratio.current == (3 + 20 * 3) / (3 * 64 + 1)
+    assert engine.ratio.current == pytest.approx(0.3264, abs=5e-5)
+    (event,) = engine.drain_events()
     assert (event.event, event.pool, event.tokens) == ("retraction", "full", 32)
 
 
@@ -103,11 +103,11 @@ def test_R41_a_request_that_is_alone_is_aborted_by_name() -> None:
     assert engine.memory.available() == 0
     assert engine.schedule() is None
     assert (engine.retracted, engine.aborted) == ([], [handle])
-    (event,) = engine.events
+    (event,) = engine.drain_events()
     assert (event.event, event.pool, event.request) == ("abort", "full", handle)
     assert "full" in event.cause and "144" in event.detail
     assert engine.memory.available() == 9 * 16
-    assert engine.new_token_ratio == 0.0
+    assert engine.ratio.current == 0.0
 
 
 @pytest.mark.parametrize("given", [138, 144, 1000])
@@ -188,8 +188,8 @@ def test_R43_ratio_after_a_retraction() -> None:
     assert engine.retracted == [handles[2]]
     assert step.batch.tolist() == [handles[3], handles[1], handles[0]]
     assert list(engine.waiting)[-1] == handles[2] and len(engine.waiting) == 2
-    assert engine.new_token_ratio == (600 + 20 * 3) / (3 * 1000 + 1)
-    assert engine.new_token_ratio == pytest.approx(0.2199, abs=5e-5)
+    assert engine.ratio.current == (600 + 20 * 3) / (3 * 1000 + 1)
+    assert engine.ratio.current == pytest.approx(0.2199, abs=5e-5)
 
 
 def test_R43_decay_of_the_ratio_to_its_floor() -> None:

@@ -264,7 +264,8 @@ SHARING: list[dict[str, Any]] = [SHARED, TURNS, {**SHARED, **TURNS}]
 def tokens_of(workload: Workload) -> list[Tokens]:
     contents = workload.identity()
     assert contents is not None
-    return [contents.tokens(i, n) for i, n in enumerate(workload.input_tokens.tolist())]
+    lengths = zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
+    return [contents.tokens(i, given, made) for i, (given, made) in enumerate(lengths)]
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind["kind"])

@@ -49,7 +49,7 @@ def test_identity_comes_from_contents_or_from_blocks() -> None:
     found = workload(2, blocks=Blocks(column(7, 8, 7, 9), column(0, 2, 4), 16)).identity()
     assert found is not None
     # two blocks of 16 for 20 tokens: the second holds 4
-    assert found.tokens(0, 20).common(found.tokens(1, 20), 0, 20) == 16
+    assert found.tokens(0, 20, 1).common(found.tokens(1, 20, 1), 0, 20) == 16
     assert found.lengths.sum() == 40
 
 

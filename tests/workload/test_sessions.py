@@ -28,7 +28,7 @@ def workload(inputs: list[int], outputs: list[int], **more: Any) -> Workload:
 def test_R63_a_turn_begins_with_the_turn_before_and_its_answer() -> None:
     given, made = column(4190, 7, 5374), column(592, 1, 16)
     contents, shorter = contents_of_sessions(column(0, 1, 0), given, made)
-    first, other, second = (contents.tokens(i, int(given[i])) for i in range(3))
+    first, other, second = (contents.tokens(i, int(given[i]), int(made[i])) for i in range(3))
     assert shorter == 0 and len(contents.starts) == 3
     assert first.common(second, 0, 4190 + 592) == 4782
     # Behind the answer, what the first turn might still have said is not what the second one asks.
@@ -41,7 +41,7 @@ def test_a_shorter_turn_shares_what_fits_and_the_session_goes_on_from_there() ->
     # 10 + 5, then 6 (+ 4) of those 15, then 12: the 6, the 4 and two more; then 30.
     given, made = column(10, 6, 12, 30), column(5, 4, 3, 1)
     contents, shorter = contents_of_sessions(column(3, 3, 3, 3), given, made)
-    a, b, c, d = (contents.tokens(i, int(given[i])) for i in range(4))
+    a, b, c, d = (contents.tokens(i, int(given[i]), int(made[i])) for i in range(4))
     assert shorter == 1
     assert a.common(b, 0, 10) == 6  # its answer is not the tokens that the first prompt has there
     assert b.common(c, 0, 10) == 10 and a.common(c, 0, 15) == 6
@@ -50,7 +50,7 @@ def test_a_shorter_turn_shares_what_fits_and_the_session_goes_on_from_there() ->
 
 def test_an_answer_of_no_tokens_is_nobody_elses() -> None:
     contents, _ = contents_of_sessions(column(0, 0), column(4, 9), column(0, 1))
-    a, b = contents.tokens(0, 4), contents.tokens(1, 9)
+    a, b = contents.tokens(0, 4, 0), contents.tokens(1, 9, 1)
     assert a.common(b, 0, 9) == 4
 
 
@@ -60,7 +60,7 @@ def test_sessions_begin_with_what_they_are_given() -> None:
         column(0, 1, 2, 0, -1), column(10, 12, 9, 20, 5), column(1, 1, 1, 1, 1), shared, 11
     )
     lengths = (10, 12, 9, 20, 5)
-    tokens = [contents.tokens(i, n) for i, n in enumerate(lengths)]
+    tokens = [contents.tokens(i, n, 600) for i, n in enumerate(lengths)]
     assert tokens[0].common(tokens[1], 0, 10) == 8 and tokens[0].common(tokens[2], 0, 9) == 0
     assert tokens[0].common(tokens[3], 0, 11) == 11
     assert contents.starts.min() == 0 and np.diff(contents.offsets).tolist() == [2, 2, 2, 2, 0]
@@ -89,7 +89,7 @@ def test_sessions_are_what_their_lists_say(rows: list[tuple[int, int, int]]) -> 
     contents, shorter = contents_of_sessions(session, given, made)
     listed, expected = plain(rows)
     assert shorter == expected
-    tokens = [contents.tokens(i, int(given[i])) for i in range(len(rows))]
+    tokens = [contents.tokens(i, int(given[i]), int(made[i])) for i in range(len(rows))]
     for a, one in zip(listed, tokens, strict=True):
         for b, two in zip(listed, tokens, strict=True):
             least = min(len(a), len(b))

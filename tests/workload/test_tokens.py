@@ -92,16 +92,16 @@ def test_private_tokens_are_nobody_elses() -> None:
 
 def test_contents_are_runs_then_own_tokens_then_the_answer() -> None:
     contents = Contents(column(0, 50, 0), column(10, 5, 10), column(0, 2, 3, 3), column(-1, 90, 0))
-    a, b, c = (contents.tokens(i, n) for i, n in enumerate((15, 12, 4)))
+    a, b, c = (contents.tokens(i, n, 600) for i, n in enumerate((15, 12, 4)))
     assert (len(contents), a.ends[:2], a.bases[:2]) == (3, [10, 15], [0, 40])
     assert a.common(b, 0, 12) == 10
     # own: 2 tokens; the answer of request 1 begins with token 90, behind its prompt
     assert (b.ends[:2], b.bases[2]) == ([10, 12], 90 - 12)
     assert (c.ends[0], c.bases[1]) == (4, -4)
     # what is its own is nobody else's: not the prompt, and not the answer
-    assert Contents(column(), column(), column(0, 0, 0)).tokens(0, 9).common(c, 0, 9) == 0
+    assert Contents(column(), column(), column(0, 0, 0)).tokens(0, 9, 5).common(c, 0, 9) == 0
     alike = Contents(column(), column(), column(0, 0, 0))
-    assert alike.tokens(0, 9).common(alike.tokens(1, 9), 0, 20) == 0
+    assert alike.tokens(0, 9, 20).common(alike.tokens(1, 9, 20), 0, 20) == 0
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=6), st.data())
@@ -142,7 +142,7 @@ def test_blocks_share_what_their_ids_say(case: tuple[int, list[int], list[list[i
         [(part[p // size], p % size) if p // size < len(part) else ("own", row, p) for p in range(length)]
         for row, (length, part) in enumerate(zip(lengths, ids, strict=True))
     ]
-    tokens = [contents.tokens(row, length) for row, length in enumerate(lengths)]
+    tokens = [contents.tokens(row, length, 600) for row, length in enumerate(lengths)]
     for a, one in zip(plain, tokens, strict=True):
         for b, two in zip(plain, tokens, strict=True):
             least = min(len(a), len(b))
@@ -164,3 +164,10 @@ def test_a_run_does_not_reach_into_the_next_request() -> None:
     contents = contents_of_blocks(column(1, 2, 3, 4), column(0, 2, 4), 8, column(12, 16))
     assert contents.starts.tolist() == [8, 24] and contents.lengths.tolist() == [12, 16]
     assert contents.offsets.tolist() == [0, 1, 2]
+
+
+def test_what_is_generated_beyond_an_answer_is_its_own() -> None:
+    # The answer's tokens are 90..93; a request that asks for more goes on with tokens nobody else has.
+    contents = Contents(column(0, 0), column(10, 10), column(0, 1, 2), column(90, 90))
+    a, b = (contents.tokens(i, 10, 4) for i in range(2))
+    assert a.common(b, 0, 14) == 14 == a.common(b, 0, 20)

@@ -579,7 +579,7 @@ def test_R63_turns_in_either_form_give_the_same_prompts(write: Write, end: tuple
     assert workload.session.tolist() == [0, 1, 0]
     # prompt and answer of the first turn, 4190 + 592, are the second one's beginning
     assert workload.contents is not None
-    first, other, second = (workload.contents.tokens(i, n) for i, n in enumerate((4190, 7, 5374)))
+    first, other, second = (workload.contents.tokens(i, n, 600) for i, n in enumerate((4190, 7, 5374)))
     assert first.common(second, 0, 4782) == 4782 and first.common(other, 0, 7) == 0
     assert describe(workload)["reusable_token_share"] == pytest.approx(4782 / (4190 + 7 + 5374))
     assert not any("shorter" in note for note in workload.info.notes)
@@ -600,7 +600,7 @@ def test_R63_a_shorter_prompt_shares_what_fits_and_is_counted_once(write: Write)
         "2 prompts are shorter than prompt and answer of the turn before: they share what fits"
     ]
     assert workload.contents is not None
-    tokens = [workload.contents.tokens(i, n) for i, n in enumerate((100, 50, 40, 9))]
+    tokens = [workload.contents.tokens(i, n, 600) for i, n in enumerate((100, 50, 40, 9))]
     assert tokens[0].common(tokens[1], 0, 51) == 50 and tokens[1].common(tokens[2], 0, 41) == 40
     assert tokens[0].common(tokens[3], 0, 9) == 0
 

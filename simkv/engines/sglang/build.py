@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from simkv.arch import Arch
 from simkv.engines.base import Plan
+from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
 from simkv.engines.sglang.plan import server_refusal
-from simkv.engines.sglang.scheduling import RetractionOrder, Scheduler, default_retraction_order
+from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings
 from simkv.errors import InfeasibleError
 

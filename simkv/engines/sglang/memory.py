@@ -22,6 +22,8 @@ from simkv.workload.tokens import Tokens
 
 __all__ = ["Holding", "KvMemory"]
 
+_NO_TOKENS = Tokens(())
+
 
 class Holding(NamedTuple):
     """Tokens of one pool, by who has them; they add up to its capacity in whole pages."""
@@ -214,7 +216,7 @@ class KvMemory:
         if self.tree is not None:
             for handle in handles.tolist():
                 if node := self._nodes[handle]:
-                    self.pools.adopt(handle, 0, self.tree.path(node))
+                    self.pools.adopt(handle, 0, node)
 
     def grow(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> None:
         """Allocate for rows that grow ``before -> after``: ``tokens`` in whole pages, which are there."""
@@ -271,7 +273,7 @@ class KvMemory:
             prompt = tree.key_length(int(table.input_tokens[handle]))
             if 0 < prompt < key:
                 tree.insert(tokens, prompt, slots[:prompt], self.pools, owned_from=prompt)
-        self.pools.adopt(handle, protected, tree.path(node))
+        self.pools.adopt(handle, protected, node)
         held = self._locks[handle]
         self._nodes[handle] = node
         self._locks[handle] = tree.lock(node)
@@ -315,6 +317,8 @@ class KvMemory:
             owned = min(owned, int(table.input_tokens[handle]) + finished_len)
         if insert:
             self.checkpoint(handle, owned, finished=True)
+            # It never comes back: what it was made of is the tree's business now.
+            self._tokens[handle], self._nodes[handle] = _NO_TOKENS, None
         begin = int(table.protected[handle])
         if self.swa is not None:
             alive = min(max(begin, int(table.swa_evicted[handle])), owned)

@@ -78,12 +78,13 @@ class NumberedPools(Pools):
         for handle, begin, part in zip(grown, begins, parts, strict=True):
             self._write(handle, begin, part)
 
-    def adopt(self, handle: int, begin: int, path: list[Node]) -> None:
-        """Let a request's row from ``begin`` on hold the slots of cached nodes."""
-        for node in path:
-            if node.end > begin:
-                skip = max(begin - node.begin, 0)
-                self._write(handle, node.begin + skip, node.slots[skip:])
+    def adopt(self, handle: int, begin: int, node: Node) -> None:
+        """Let a request's row from ``begin`` on hold the slots of the cached path that ends at ``node``."""
+        here: Node | None = node
+        while here is not None and here.end > begin:
+            skip = max(begin - here.begin, 0)
+            self._write(handle, here.begin + skip, here.slots[skip:])
+            here = here.parent
 
     def begin_group(self) -> None:
         """Defer frees of ids."""

@@ -66,8 +66,8 @@ class Pools:
         if self.swa is not None:
             self.swa.take(tokens)
 
-    def adopt(self, handle: int, begin: int, path: list[Node]) -> None:
-        """Let a request's row from ``begin`` on hold the slots of cached nodes, which end where the last one does."""
+    def adopt(self, handle: int, begin: int, node: Node) -> None:
+        """Let a request's row from ``begin`` on hold the slots of the cached path that ends at ``node``."""
 
     def begin_group(self) -> None:
         """What is freed from here on can be allocated again only after :meth:`end_group`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
-from simkv.engines.sglang.faults import ENGINE_FAULTS
-from simkv.engines.sglang.memory import Holding, KvMemory
+from simkv.engines.sglang.allocation import Allocation
+from simkv.engines.sglang.arrival import TOO_LONG, Limits
+from simkv.engines.sglang.batch import Batch, RetractionOrder, default_retraction_order
+from simkv.engines.sglang.diagnosis import LABELS, abort_text, idle_fault, parked_for_ever, waits_for_ever
+from simkv.engines.sglang.figures import Meter
+from simkv.engines.sglang.journal import Journal
+from simkv.engines.sglang.memory import KvMemory
 from simkv.engines.sglang.pools import Pools
-from simkv.engines.sglang.reserve import (
-    alloc_reserve_per_decode,
-    ceil_page,
-    decode_alloc_len,
-    extra_context_len,
-    front_end_reserve,
-)
+from simkv.engines.sglang.ratio import NewTokenRatio
 from simkv.engines.sglang.settings import Settings
 from simkv.engines.sglang.table import FINISHED, LIVE, RETRACTED
 from simkv.errors import EngineFault, InvariantError
@@ -31,14 +30,7 @@ from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
 from simkv.workload.tokens import Tokens, private_tokens
 
-__all__ = ["Batch", "RetractionOrder", "Scheduler", "default_retraction_order"]
-
-_EMPTY = np.empty(0, np.int64)
-_EMPTY.flags.writeable = False
-
-_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # environ.py:648
-
-_NO_POOL = Holding(-1, 0, 0, 0)
+__all__ = ["Scheduler"]
 
 # Waiting requests whose cached prefixes are made recent, and every how many passes (managers/schedule_policy.py:139).
 _REFRESHED_REQUESTS = 128
@@ -46,30 +38,6 @@ _REFRESH_INTERVAL = 32
 
 # A refused prompt becomes one token, the same for all (managers/schedule_batch.py:2221-2238).
 _STUB = Tokens([(-1, 1), (-3, 1)])
-
-TOO_LONG = "prompt longer than the server takes"
-
-RetractionOrder = Callable[[IntArray, IntArray], NDArray[np.intp]]
-
-
-def default_retraction_order(output: IntArray, input_tokens: IntArray) -> NDArray[np.intp]:
-    """Positions in the order in which the engine wants to *keep* requests.
-
-    Most outputs first, then the shorter prompt; ties keep batch order. The last one is retracted first
-    (schedule_batch.py:3511-3560).
-    """
-    return np.lexsort((input_tokens, -output))
-
-
-@dataclass(eq=False, slots=True)
-class Batch:
-    """A batch object; ``is_full`` (``batch_is_full``) belongs to it and is lost or kept with it."""
-
-    reqs: IntArray = field(default_factory=lambda: _EMPTY)
-    is_full: bool = False
-    prefill_only: bool = False
-    extend: bool = False
-    chunked: int = -1
 
 
 class Scheduler:
@@ -107,8 +75,6 @@ class Scheduler:
         self.page = page
         self.overlap = not settings.disable_overlap_schedule
         self.spec = settings.spec
-        self.reserve = alloc_reserve_per_decode(settings.spec, page) if settings.spec is not None else 0
-        self._reserve_page = 1 if "unaligned-reserve" in settings.faults else page
         self.window = settings.window if swa_tokens is not None else None
         self.memory = KvMemory(
             pools(
@@ -123,38 +89,26 @@ class Scheduler:
             keeps_dead_slots=not settings.repair_faults,
         )
         self.table = self.memory.table
-        # What a sliding layer attends to, whether or not the cache frees the rest.
-        self._attention_window = settings.attention_window or self.window
+        self.journal = Journal()
+        self.limits = Limits(settings, self.memory.capacity)
+        self.allocation = Allocation(self.memory, settings, self.journal, draft_slots)
+        self._meter = Meter(self.memory, settings.attention_window or self.window)
         self.max_running_requests = max_running_requests
-        self.row_width = settings.context_len + extra_context_len(settings.spec, page)
         self.waiting: deque[int] = deque()
         self.running = Batch()
         self.last: Batch | None = None
         self.chunked = -1
-        self.events: list[Event] = []
         self.retracted: list[int] = []
         self.aborted: list[int] = []
         self.limit = "arrival"
-        self._names: list[str] = []
-        self._lost: set[int] = set()
-        self._repaired: set[tuple[str, int]] = set()
         self._in_flight: deque[Step] = deque()
         # Whether the last plan left nobody with KV outside its batch and the running ones.
         self._alone = True
-        self._evicted_seen = 0
         self._status_changes = 0
         self._running_seen = 0
         self._full_reason = "rows"
-        self._draft_slots = draft_slots
         self._retraction_order = retraction_order
-        self._window_frozen = (
-            self.spec is not None and self.spec.is_dflash and "dflash-no-window-eviction" in settings.faults
-        )
-        start = min(settings.init_new_token_ratio * settings.schedule_conservativeness, 1.0)
-        self.ratio_init = start
-        self.ratio_min = min(start * _MIN_NEW_TOKEN_RATIO_FACTOR, 1.0)
-        self.ratio_decay = (start - self.ratio_min) / settings.new_token_ratio_decay_steps
-        self.new_token_ratio = start
+        self.ratio = NewTokenRatio(settings)
         self._refreshes = 0
 
     def _tree(self, *, split: bool) -> RadixTree:
@@ -163,75 +117,40 @@ class Scheduler:
         return RadixTree(self.page, bigram=bigram, window=self.window if split else None)
 
     # ------------------------------------------------------------------ arrival
-    @property
-    def max_req_len(self) -> int:
-        """Longest request, prompt and output (managers/tp_worker.py:550-582)."""
-        return min(self.settings.context_len - 1, self.memory.capacity - 1)
-
     def front_end_refusal(self, request: Request) -> tuple[str, str] | None:
-        """Cause and detail of a 400 of the front end, before the scheduler sees the request; None: none.
-
-        Notes
-        -----
-        Rule: managers/tokenizer_manager.py:1330-1376.
-        """
-        context, reserved = self.settings.context_len, front_end_reserve(self.spec)
-        tokens = request.input_tokens + reserved
-        extra = f" + {reserved} draft slots" if reserved else ""
-        if tokens >= context:
-            longest = min(context - 1 - reserved, self.max_req_len - 6)
-            return TOO_LONG, f"prompt {request.input_tokens:,} > {longest:,}, the longest the server takes"
-        if tokens + request.max_new_tokens > context:
-            return (
-                "longer than the context",
-                f"prompt {request.input_tokens:,}{extra} + max_new_tokens {request.max_new_tokens:,} > context length "
-                f"{context:,}",
-            )
-        return None
+        """Cause and detail of a 400 of the front end, before the scheduler sees the request; None: none."""
+        return self.limits.front_end_refusal(request)
 
     def submit(self, request: Request) -> int:
         """Clip and queue a request; one that is too long becomes a one-token stub that ends as an abort.
 
         Notes
         -----
-        Rules: managers/scheduler.py:2693-2740, 3231-3248; mem_cache/allocator/base.py:88-105. A refused request
-        still waits, takes a row and a page, and is prefilled.
+        Rules: managers/scheduler.py:2693-2740, 3231-3248. A refused request still waits, takes a row and a page, and
+        is prefilled.
         """
-        tokens = request.input_tokens
-        limit = self.max_req_len
-        max_new = max(0, min(request.max_new_tokens, limit - tokens - 1))
-        max_new = max(0, min(max_new, self.memory.capacity - ceil_page(tokens, self.page) - self.page - 1))
-        refused = tokens >= limit - 5
+        limits, journal, pool = self.limits, self.journal, self.memory.pools.main.name
+        tokens, max_new = request.input_tokens, limits.max_new(request)
+        refused = tokens > limits.longest_prompt
         stop = max_new if request.stop_tokens is None else min(request.stop_tokens, max_new)
-        if refused:
-            # Same figures, but for a prompt of one token.
-            stop = 0
-        handle = self.table.add(
-            1 if refused else tokens, max_new, stop, ignore_eos=request.ignore_eos, to_abort=refused
-        )
-        self._names.append(request.name)
-        if refused:
-            tokens_of = _STUB
-        elif request.tokens is not None:
-            tokens_of = request.tokens
-        else:
-            tokens_of = private_tokens(handle)
-        self.memory.add(tokens_of)
+        # Refused, it keeps its figures, but for a prompt of one token.
+        kept, stop = (1, 0) if refused else (tokens, stop)
+        handle = self.table.add(kept, max_new, stop, ignore_eos=request.ignore_eos, to_abort=refused)
+        journal.names.append(request.name)
+        self.memory.add(_STUB if refused else request.tokens or private_tokens(handle))
         self.waiting.append(handle)
-        pool = "full" if self.memory.full is not None else "swa"
         if refused:
-            detail = f"prompt {tokens:,} > {limit - 6:,}, the longest the server takes"
-            self.events.append(Event("refusal", handle, pool, tokens, TOO_LONG, detail))
+            detail = f"prompt {tokens:,} > {limits.longest_prompt:,}, the longest the server takes"
+            journal.note("refusal", handle, pool, tokens, TOO_LONG, detail)
         elif max_new < request.max_new_tokens:
             cause = "max_new_tokens clipped to what context and pool leave"
-            self.events.append(Event("clip", handle, pool, request.max_new_tokens - max_new, cause))
+            journal.note("clip", handle, pool, request.max_new_tokens - max_new, cause)
         return handle
 
     # ------------------------------------------------------------------ figures
     def drain_events(self) -> list[Event]:
         """Events since the last call."""
-        events, self.events = self.events, []
-        return events
+        return self.journal.drain()
 
     def check(self) -> None:
         """Check conservation of every pool; raises InvariantError."""
@@ -259,56 +178,36 @@ class Scheduler:
 
     def usage(self, step: Step | None) -> Usage:
         """Figures after a plan."""
-        memory, table = self.memory, self.table
+        meter = self._meter
         alone = self._alone and (self.chunked < 0 or (step is not None and self.chunked in step.batch))
         if step is not None and step.kind == "decode" and alone:
-            # Nobody but this batch holds KV, and its sums are known; without a draft its new tokens are committed.
-            running, live, windowed, over = len(step.batch), step.work.decode_context, step.work.decode_window, 0
-            if step.verify:
-                over = int(table.allocated[step.batch].sum()) - live
-            else:
-                live += running
-                windowed = self._windowed(table.committed[step.batch], live)
+            running, live, windowed, over = meter.batch(step)
+        elif step is not None and step.kind == "prefill" and alone:
+            running, live, windowed, over = meter.held(np.concatenate([self.running.reqs, step.batch]))
         else:
-            if step is not None and step.kind == "prefill" and alone:
-                holders = np.concatenate([self.running.reqs, step.batch])
-            else:
-                holders = self.holders()
-            committed = table.committed[holders]
-            running, live = len(holders), int(committed.sum())
-            windowed = self._windowed(committed, live)
-            over = int(table.allocated[holders].sum()) - live
-        evicted = memory.window_evicted - self._evicted_seen
-        self._evicted_seen = memory.window_evicted
-        uncached = [*memory.evicted.values()]
-        if any(uncached):
-            memory.evicted = dict.fromkeys(memory.evicted, 0)
-        full = _NO_POOL if memory.full is None else memory.holding(memory.full)
-        swa = _NO_POOL if memory.swa is None else memory.holding(memory.swa)
-        retracted, aborted = len(self.retracted), len(self.aborted)
+            running, live, windowed, over = meter.held(self.holders())
+        requests = (running, len(self.waiting), len(self.retracted), len(self.aborted))
         self.retracted, self.aborted = [], []
-        counts = (running, len(self.waiting), retracted, aborted)
-        held = (*full[:3], *swa[:3], memory.rows_free, over, evicted, *uncached)
-        return Usage._make((*counts, *held, live, windowed, LIMITS.index(self.limit), self.new_token_ratio))
-
-    def _windowed(self, lengths: IntArray, total: int) -> int:
-        """Sum of what a sliding layer sees of each length."""
-        return total if self._attention_window is None else int(np.minimum(lengths, self._attention_window).sum())
+        tokens = (*meter.pools(), self.memory.rows_free, over, *meter.evicted(), live, windowed)
+        return Usage._make((*requests, *tokens, LIMITS.index(self.limit), self.ratio.current))
 
     # ------------------------------------------------------------------ plan
     def schedule(self) -> Step | None:
         """Plan one step and allocate for it (``get_next_batch_to_run``, managers/scheduler.py:3894-4025)."""
-        try:
+        with self._blaming():
             return self._plan()
-        except InvariantError as error:
-            raise self._explained(error) from error
 
-    def _explained(self, error: InvariantError) -> InvariantError | EngineFault:
-        """What the engine's own allocator asserts, too: more slots are free than there are (fault F3)."""
-        memory = self.memory
-        if not memory.counted_twice or memory.swa is None or memory.swa.available <= memory.swa.usable:
-            return error
-        return self._fault("F3", f"{memory.swa.available:,} available of {memory.swa.capacity:,}", pool="swa")
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """More slots free than there are: the engine's fault where it counts some twice (F3), else our own."""
+        try:
+            yield
+        except InvariantError as error:
+            swa = self.memory.swa
+            if not self.memory.counted_twice or swa is None or swa.available <= swa.usable:
+                raise
+            detail = f"{swa.available:,} available of {swa.capacity:,}"
+            raise self.journal.fault("F3", detail, pool="swa") from error
 
     def _plan(self) -> Step | None:
         table = self.table
@@ -398,7 +297,7 @@ class Scheduler:
         adder = PrefillPass(
             memory,
             running.reqs,
-            self.new_token_ratio,
+            self.ratio.current,
             max_prefill_tokens=self.settings.max_prefill_tokens,
             chunk=self.settings.chunk,
             mixed=mixed,
@@ -410,7 +309,7 @@ class Scheduler:
             self.chunked = -1
         self._admit(adder, count)
         if adder.repaired:
-            self._note_repair(adder.repaired, adder.repaired_for)
+            self.journal.note_repair(adder.repaired, adder.repaired_for)
         if self.chunked >= 0 and self.chunked not in adder.admitted:
             self._free_parked()
         if self.chunked >= 0 and self.chunked not in adder.admitted and self.limit == "arrival":
@@ -419,12 +318,13 @@ class Scheduler:
             return None
         for handle in adder.lost:
             # The engine takes it for fully prefilled and lets it generate from where it was cut.
-            self._lost.add(handle)
+            self.journal.lost.add(handle)
             detail = f"{int(self.table.extend_end[handle]):,} of its prompt's tokens are computed, the rest is lost"
-            self.events.append(Event("fault", handle, "swa", 0, f"F1: {detail}"))
+            self.journal.note_fault("F1", handle, "swa", detail)
         if adder.new_chunked >= 0:
             if self.chunked >= 0:
-                raise self._fault("second-chunk", f"request {self._names[adder.new_chunked]} is cut as well")
+                name = self.journal.names[adder.new_chunked]
+                raise self.journal.fault("second-chunk", f"request {name} is cut as well", adder.new_chunked)
             self.chunked = adder.new_chunked
         if self.chunked >= 0:
             self.table.middle_chunks[self.chunked] += 1
@@ -440,13 +340,7 @@ class Scheduler:
         before = self.memory.window_evicted
         self.memory.slide_window(handle, int(self.table.prefix_len[handle]))
         if self.memory.window_evicted > before:
-            self._note_repair("F2", handle, "swa")
-
-    def _note_repair(self, fault: str, handle: int = -1, pool: str = "-") -> None:
-        """Say, once for each fault and request, where the engine would have broken."""
-        if (fault, handle) not in self._repaired:
-            self._repaired.add((fault, handle))
-            self.events.append(Event("repair", handle, pool, 0, f"{fault}: {ENGINE_FAULTS[fault]}"))
+            self.journal.note_repair("F2", handle, "swa")
 
     def _refresh_waiting(self) -> None:
         """Now and then, keep the cached prefixes of those who wait from being evicted, the head's longest.
@@ -490,28 +384,9 @@ class Scheduler:
             self.limit = "arrival"
 
     def _launch_prefill(self, adder: PrefillPass) -> Step:
-        table, memory = self.table, self.memory
+        table = self.table
         reqs = np.array(adder.admitted, np.int64)
-        prefix, end = table.prefix_len[reqs], table.extend_end[reqs]
-        if memory.swa is not None and memory.tree is None:
-            self._evict_prefill_window(reqs, prefix)
-        memory.open_rows(reqs[table.allocated[reqs] == 0])
-        # The engine makes room for a page more a request than it may need (mem_cache/allocation.py:175-205).
-        spare = 0 if self.page == 1 else len(reqs) * self.page
-        memory.make_room(int((end - prefix).sum()) + spare, "prefill")
-        need = memory.pages_between(prefix, end)
-        if need > memory.available():
-            pool = memory.short_pool(need)
-            raise self._fault(
-                "chunk-oom",
-                f"{need} tokens for a prefill of {int((end - prefix).sum())}, {pool} pool has {memory.available()}",
-            )
-        if self._draft_slots is not None:
-            self._guard_draft_slots(reqs, -(-end // self.page) * self.page - -(-prefix // self.page) * self.page)
-        memory.grow(reqs, prefix, end, need)
-        table.allocated[reqs] = end
-        table.committed[reqs] = end
-        table.extend_idx[reqs] += 1
+        self.allocation.prefill(reqs)
         table.status[reqs] = LIVE
         batch = Batch(
             reqs,
@@ -519,7 +394,8 @@ class Scheduler:
             chunked=self.chunked,
             prefill_only=self.spec is None and bool((table.max_new[reqs] == 0).all()),
         )
-        extend = end - prefix
+        prefix = table.prefix_len[reqs]
+        extend = table.extend_end[reqs] - prefix
         step = Step("prefill", reqs, extend.tolist(), prefix.tolist(), adder.hits, chunked=self.chunked)
         step.work = StepWork(
             prefill_tokens=int(extend.sum()),
@@ -531,32 +407,6 @@ class Scheduler:
         self.last = batch
         return step
 
-    def _evict_prefill_window(self, reqs: IntArray, prefix: IntArray) -> None:
-        """Free what slid out of the window before a later chunk (schedule_batch.py:4105-4122).
-
-        Under overlap the chunk before may still be running, so the first two chunks free nothing and the frontier
-        lags by one chunk.
-        """
-        table = self.table
-        pre = prefix
-        if self.overlap:
-            later = table.extend_idx[reqs] >= 2
-            if not later.any():
-                return
-            reqs = reqs[later]
-            pre = prefix[later] - (self.settings.chunk or 0)
-        self._slide_windows(reqs, pre)
-
-    def _slide_windows(self, reqs: IntArray, pre: IntArray) -> None:
-        """Free what slid out of each request's window."""
-        memory = self.memory
-        memory.pools.begin_group()
-        for handle, position in zip(reqs.tolist(), pre.tolist(), strict=True):
-            memory.slide_window(handle, position)
-            if self._lost and self.table.swa_evicted[handle] > self.table.allocated[handle]:
-                raise self._fault("F1", f"request {self._names[handle]}: its window moves past its own slots")
-        memory.pools.end_group()
-
     def _mix(self, batch: Batch, step: Step) -> None:
         """Let decoding rows ride along with a prefill (managers/scheduler.py:4375-4410)."""
         running, table = self.running, self.table
@@ -565,10 +415,10 @@ class Scheduler:
             self._alone = False
             running.reqs = running.reqs[~finishing]
             running.is_full = False
-        if not len(running.reqs) or not self._decode_fits(running.reqs):
+        if not len(running.reqs) or not self.allocation.decode_fits(running.reqs):
             return
         before = table.committed[running.reqs]
-        self._prepare_decode(running.reqs)
+        self.allocation.decode(running.reqs)
         if self.spec is None:
             rows = before
         else:
@@ -579,31 +429,12 @@ class Scheduler:
         step.prefix_lens = step.prefix_lens + rows.tolist()
         step.extend_lens = step.extend_lens + [1] * len(rows)
         step.mixed_decode = len(rows)
-        work = self._decode_work(rows)
+        work = self._meter.decode_work(rows)
         step.work.decode_requests = work.decode_requests
         step.work.decode_context, step.work.decode_window = work.decode_context, work.decode_window
         self.running = Batch(is_full=running.is_full)
 
     # ------------------------------------------------------------------ decode
-    def _decode_need(self, reqs: IntArray) -> int:
-        """Tokens the next decode step of ``reqs`` allocates (schedule_batch.py:3403-3430)."""
-        table, page = self.table, self.page
-        if self.spec is None:
-            if page == 1:
-                return len(reqs)
-            return int(np.count_nonzero(table.committed[reqs] % page == 0)) * page
-        held = table.allocated[reqs]
-        after = np.maximum(held, table.committed[reqs] + self.reserve)
-        if self.settings.repair_faults:
-            after = np.minimum(after, self.row_width)
-        return self.memory.pages_between(held, after)
-
-    def _decode_fits(self, reqs: IntArray) -> bool:
-        """Whether the next decode step fits, after eviction (mem_cache/allocator/base.py:171-185)."""
-        need = self._decode_need(reqs)
-        self.memory.make_room(need, "decode")
-        return need <= self.memory.available()
-
     def _decode(self) -> Step | None:
         """``update_running_batch`` (managers/scheduler.py:4459-4552)."""
         batch = self.running
@@ -615,14 +446,14 @@ class Scheduler:
             if not len(batch.reqs):
                 batch.is_full = False
                 return None
-        if not self._decode_fits(batch.reqs):
+        if not self.allocation.decode_fits(batch.reqs):
             if finishing is not None:
                 # The queued result frees memory at the end of this step: wait instead of retracting.
                 batch.is_full = False
                 return None
             self._retract(batch)
         else:
-            self.new_token_ratio = max(self.new_token_ratio - self.ratio_decay, self.ratio_min)
+            self.ratio.fall()
         if len(batch.reqs) < count:
             batch.is_full = False
         if not len(batch.reqs):
@@ -637,72 +468,13 @@ class Scheduler:
         return step
 
     def _prepare_decode(self, reqs: IntArray) -> StepWork:
-        """Window eviction, then allocation (mem_cache/allocation.py:625-688; speculative/eagle_utils.py:857-921)."""
-        table, memory, page = self.table, self.memory, self.page
-        if memory.swa is not None and not self._window_frozen:
-            self._evict_decode_window(reqs)
-        committed = table.committed[reqs]
-        work = self._decode_work(committed)
-        if self.spec is None:
-            need = len(reqs) if page == 1 else int(np.count_nonzero(committed % page == 0)) * page
-            if self._draft_slots is not None:
-                self._guard_draft_slots(reqs, (committed % page == 0) * page)
-            # A page is made room for each request, whether or not it needs one.
-            memory.make_room(len(reqs) * page, "decode")
-            self._grow_decode(reqs, committed, committed + 1, need)
-            committed += 1
-            table.committed[reqs] = committed
-            table.allocated[reqs] = committed
-        else:
-            held = table.allocated[reqs]
-            after = decode_alloc_len(committed, held, self.reserve, self._reserve_page)
-            if self.settings.repair_faults:
-                for handle in reqs[after > self.row_width].tolist():
-                    self._note_repair("row-overrun", handle, "full")
-                after = np.minimum(after, self.row_width)
-            if int(after.max()) > self.row_width:
-                raise self._fault(
-                    "row-overrun",
-                    f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot "
-                    f"{int(after.max()):,} of a row of {self.row_width:,}",
-                )
-            if self._draft_slots is not None:
-                self._guard_draft_slots(reqs, -(-after // page) * page - -(-held // page) * page)
-            grown = int((after - held).sum())
-            if grown:
-                # With pages, one more for each request (mem_cache/allocation.py:790-846).
-                memory.make_room(grown + (0 if page == 1 else len(reqs) * page), "decode")
-                self._grow_decode(reqs, held, after, memory.pages_between(held, after))
-            table.allocated[reqs] = after
+        """Allocate for a decode step; returns what it computes."""
+        work = self._meter.decode_work(self.table.committed[reqs])
+        self.allocation.decode(reqs)
+        if self.spec is not None:
             work.verify_tokens = self.spec.num_draft_tokens
             work.draft_steps = self.spec.num_steps if self.spec.has_draft_kv else 0
-        if not self._window_frozen:
-            table.decode_idx[reqs] += 1
         return work
-
-    def _decode_work(self, lengths: IntArray) -> StepWork:
-        """Work of one decoding row for each length."""
-        context = int(lengths.sum())
-        return StepWork(
-            decode_requests=len(lengths), decode_context=context, decode_window=self._windowed(lengths, context)
-        )
-
-    def _grow_decode(self, reqs: IntArray, before: IntArray, after: IntArray, need: int) -> None:
-        if need > self.memory.available():
-            raise self._fault("decode-oom", f"{need} tokens needed, {self.memory.available()} available")
-        self.memory.grow(reqs, before, after, need)
-
-    def _evict_decode_window(self, reqs: IntArray) -> None:
-        """Free out-of-window SWA slots once a whole interval has slid out (schedule_batch.py:4047-4129)."""
-        assert self.window is not None
-        table = self.table
-        pre = table.input_tokens[reqs] + table.output[reqs] - 1
-        due = pre - (self.window + self.settings.swa_eviction_interval) >= table.swa_evicted[reqs]
-        if not due.any():
-            return
-        due &= table.decode_idx[reqs] >= 1
-        if due.any():
-            self._slide_windows(reqs[due], pre[due])
 
     def _retract(self, batch: Batch) -> None:
         """Free memory by taking requests out of the batch (schedule_batch.py:3451-3560)."""
@@ -710,60 +482,43 @@ class Scheduler:
         reqs = batch.reqs
         keep = reqs[self._retraction_order(table.output[reqs], table.input_tokens[reqs])]
         first = True
-        while len(keep) > 1 and (first or not self._decode_fits(keep)):
+        while len(keep) > 1 and (first or not self.allocation.decode_fits(keep)):
             first = False
             handle = int(keep[-1])
-            self._release(handle, self._decode_need(keep), "retraction")
+            self._release(handle, self.allocation.decode_need(keep), "retraction")
             self.retracted.append(handle)
             # It goes to the end of the queue (managers/scheduler.py:4539-4540).
             self.waiting.append(handle)
             keep = keep[:-1]
             # Whoever is left gets room for some steps at once (schedule_batch.py:2391).
             memory.make_room(len(keep) * self.settings.retract_decode_steps, "retraction")
-        if len(keep) == 1 and not self._decode_fits(keep):
+        if len(keep) == 1 and not self.allocation.decode_fits(keep):
             handle = int(keep[-1])
-            self._release(handle, self._decode_need(keep), "abort")
+            self._release(handle, self.allocation.decode_need(keep), "abort")
             self.aborted.append(handle)
             keep = keep[:-1]
         batch.reqs = keep
-        total = int(table.max_new[keep].sum())
-        done = int(table.output[keep].sum()) + self.settings.retract_decode_steps * len(keep)
-        self.new_token_ratio = min(1.0, done / (total + 1))
+        self.ratio.jump(len(keep), int(table.output[keep].sum()), int(table.max_new[keep].sum()))
         self._status_changes += 1
 
     def _release(self, handle: int, need: int, kind: str) -> None:
         table, memory = self.table, self.memory
         pool = memory.short_pool(need)
-        label = {"swa": "SWA", "full": "full"}[pool]
         if kind == "abort":
             # With overlap its first token is not there yet at the first decode step, so outputs do not tell.
             if self.spec is not None and not table.verifies[handle] and not table.decode_idx[handle]:
-                self.events.append(Event("fault", handle, pool, 0, f"F4: {ENGINE_FAULTS['F4']}"))
-            cause, detail = f"alone, its next step does not fit the {label} pool", self._abort_text(pool, need)
+                self.journal.note_fault("F4", handle, pool)
+            cause, detail = f"alone, its next step does not fit the {LABELS[pool]} pool", abort_text(memory, pool, need)
         else:
-            cause, detail = f"decode step short of {label}-pool tokens", ""
+            cause, detail = f"decode step short of {LABELS[pool]}-pool tokens", ""
         tokens = memory.release(handle)
-        self.events.append(Event(kind, handle, pool, tokens, cause, detail))
+        self.journal.note(kind, handle, pool, tokens, cause, detail)
         table.status[handle] = RETRACTED
         table.retractions[handle] += kind == "retraction"
         table.prefix_len[handle] = table.extend_end[handle] = 0
         table.committed[handle] = table.protected[handle] = table.branch[handle] = 0
         table.decode_idx[handle] = table.extend_idx[handle] = 0
         table.middle_chunks[handle] = 0
-
-    def _abort_text(self, pool: str, need: int) -> str:
-        """Why the last request of a batch cannot go on although it is alone."""
-        full, swa = self.memory.full, self.memory.swa
-        short = swa if pool == "swa" else full
-        assert short is not None
-        label = {"swa": "SWA", "full": "full"}
-        if short.available >= self.page:
-            return f"alone, its next step needs {need:,} tokens of a {label[pool]} pool that holds {short.capacity:,}"
-        text = f"its {label[pool]} pool of {short.capacity:,} tokens is full"
-        other = full if pool == "swa" else swa
-        if other is None:
-            return text
-        return f"{text}, the {label[other.name]} pool {other.used / other.capacity:.0%} used"
 
     # ------------------------------------------------------------------ results
     def complete(self, step: Step, accepted: IntArray | None) -> list[int]:
@@ -783,14 +538,12 @@ class Scheduler:
         """
         if self._in_flight.popleft() is not step:
             raise InvariantError("results come in the order of their steps")
-        try:
-            return self._process(step, accepted)
-        except InvariantError as error:
-            raise self._explained(error) from error
+        with self._blaming():
+            if step.kind == "prefill":
+                return self._complete_prefill(step)
+            return self._complete_decode(step, accepted)
 
-    def _process(self, step: Step, accepted: IntArray | None) -> list[int]:
-        if step.kind == "prefill":
-            return self._complete_prefill(step)
+    def _complete_decode(self, step: Step, accepted: IntArray | None) -> list[int]:
         table = self.table
         reqs = step.batch
         if self._status_changes != step.stamp:
@@ -849,7 +602,7 @@ class Scheduler:
         before = self.memory.kept_out
         self.memory.release(handle, insert=True)
         if self.memory.kept_out > before:
-            self._note_repair("F3", handle, "swa")
+            self.journal.note_repair("F3", handle, "swa")
 
     # ------------------------------------------------------------------ idle
     def idle(self) -> None:
@@ -861,25 +614,10 @@ class Scheduler:
         """
         if not self.is_empty():
             return
-        memory = self.memory
-        for pool, leaked in ((memory.full, memory.leaked_full), (memory.swa, memory.leaked_swa)):
-            if pool is None:
-                continue
-            have = memory.holding(pool)
-            free = have.available + have.evictable
-            if free + leaked != pool.usable and not memory.counted_twice:
-                memory.check()  # a leak of our own is not the engine's
-            if memory.counted_twice:
-                raise self._fault(
-                    "F3",
-                    f"{have.available:,} available + {have.evictable:,} evictable of {pool.capacity:,}",
-                    pool="swa",
-                )
-            if leaked:
-                raise self._fault("unaligned-reserve", f"{leaked} of {pool.capacity} tokens of the {pool.name} pool")
-            if free != pool.capacity and not self.settings.repair_faults:
-                raise self._fault("unaligned-swa-pool", f"{pool.name} pool: {free} available of {pool.capacity}")
-        self.new_token_ratio = self.ratio_init
+        fault = idle_fault(self.memory, self.settings, self.journal)
+        if fault is not None:
+            raise fault
+        self.ratio.reset()
 
     def is_empty(self) -> bool:
         """Nothing waits, runs or is half prefilled."""
@@ -899,69 +637,14 @@ class Scheduler:
             self.waiting.popleft()
         self.table.status[handle] = RETRACTED
         cause = f"{fault.fault}: the engine would wait for ever"
-        self.events.append(Event("abort", handle, fault.pool, tokens, cause, fault.message))
+        self.journal.note("abort", handle, fault.pool, tokens, cause, fault.message)
         self.aborted.append(handle)
         return True
 
     def diagnose_stall(self) -> EngineFault:
         """Name why nothing will ever run again."""
-        memory, table = self.memory, self.table
         if self.chunked >= 0:
-            return self._parked_for_ever()
+            return parked_for_ever(self.memory, self.settings, self.journal, self.chunked)
         if not self.waiting:
-            return self._fault("stalled", "requests are running that can never decode")
-        handle = self.waiting[0]
-        name, tokens = self._names[handle], int(table.input_tokens[handle]) + int(table.output[handle])
-        swa = memory.swa
-        if swa is not None and self.limit == "swa":
-            detail = f"request {name}: {tokens:,} prompt tokens never fit the SWA pool of {swa.capacity:,} tokens"
-            chunk = self.settings.chunk
-            if chunk is None:
-                return self._fault("D14", f"{detail} in one piece", handle, "swa")
-            least = max(min(self.page, chunk) - (self.window or 0), 0) + min(self.page, self.window or 0) + self.page
-            return self._fault(
-                "swa-never-fits", f"{detail}; admitting anything takes more than {least:,} SWA tokens", handle, "swa"
-            )
-        if table.max_new[handle] == 0 or self.limit == "full":
-            pool = "full" if memory.full is not None else "swa"
-            detail = (
-                f"request {name}: prompt {tokens:,} in a pool of {memory.capacity:,} tokens with pages of {self.page} passes "
-                "arrival but never admission"
-            )
-            return self._fault("F5", detail, handle, pool)
-        return self._fault("stalled", f"{len(self.waiting)} requests wait, {name} at their head", handle)
-
-    def _parked_for_ever(self) -> EngineFault:
-        """F2: a chunked prompt waits for slots it holds itself; a pool of two chunks avoids it."""
-        memory, chunk = self.memory, self.settings.chunk
-        held = int(self.table.allocated[self.chunked])
-        assert memory.swa is not None and chunk is not None
-        detail = (
-            f"request {self._names[self.chunked]} is parked after {held:,} prompt tokens: it holds {memory.swa.used:,} of "
-            f"{memory.swa.usable:,} SWA slots itself and {memory.swa.available:,} are free; two chunks in flight take "
-            f"{2 * chunk:,}"
-        )
-        if memory.full is not None:
-            ratio = 2 * chunk * 1.05 / memory.full.capacity
-            remedy = f"memory.swa_full_tokens_ratio = {ratio:.4g}" if ratio <= 1 else "a smaller chunked_prefill_size"
-            detail += f", so {remedy} avoids it"
-        return self._fault("F2", detail, self.chunked, "swa")
-
-    def _fault(self, name: str, detail: str, request: int = -1, pool: str = "-") -> EngineFault:
-        return EngineFault(name, f"{detail} ({ENGINE_FAULTS[name]})", request, pool)
-
-    def _guard_draft_slots(self, reqs: IntArray, grown: IntArray) -> None:
-        """Fail where a slot is handed out that lies beyond the draft's pool."""
-        pool = self.memory.full
-        assert pool is not None and self._draft_slots is not None
-        reach = np.cumsum(grown) + pool.reach
-        beyond = np.flatnonzero(reach > self._draft_slots)
-        if len(beyond):
-            handle = int(reqs[beyond[0]])
-            first = self._draft_slots + self.page
-            raise self._fault(
-                "draft-pool-overrun",
-                f"request {self._names[handle]} is handed full slot {first:,}, the draft's pool ends at slot {first - 1:,}",
-                handle,
-                "full",
-            )
+            return self.journal.fault("stalled", "requests are running that can never decode")
+        return waits_for_ever(self.memory, self.settings, self.journal, list(self.waiting), self.limit)
