@@ -139,6 +139,7 @@ class Server:
                     nothing = 0
                     continue
                 engine.idle()
+                self.note(None)
                 if engine.is_empty():
                     if not self.pending:
                         log.ended = True

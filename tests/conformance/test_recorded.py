@@ -85,7 +85,7 @@ def evicts(case: dict, pool: str) -> bool:
     return any(
         sum(step["scheduled"][pool][1:]) < sum(step["before"][pool][1:])
         for step in steps_of(case)
-        if pool in step["before"] and not step["finished"]
+        if pool in step["before"] and "scheduled" in step
     )
 
 
@@ -108,7 +108,7 @@ def test_what_the_recorded_schedules_with_a_prefix_cache_are_about() -> None:
                 "abort": told(case, "aborted"),
                 "refusal": any(facts["refused"] for facts in case["result"]["admitted"].values()),
                 # The waiting ones are looked up again at the first pass and at every 32nd.
-                "refresh": sum(bool(step["waiting_scheduled"]) for step in steps_of(case)) > 32,
+                "refresh": sum(bool(step.get("waiting_scheduled")) for step in steps_of(case)) > 32,
                 "full eviction": evicts(case, "full"),
                 "swa eviction": evicts(case, "swa"),
             }

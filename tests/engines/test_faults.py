@@ -275,6 +275,7 @@ def test_an_unaligned_swa_pool_is_found_out_when_idle() -> None:
     repaired = drive(repair=True)
     assert repaired.fault is None and repaired.ended
     assert sorted(repaired.finished) == [0, 1]
+    assert repaired.repaired == ["unaligned-swa-pool"]
 
 
 @pytest.mark.parametrize("repair", [True, False])
