@@ -11,7 +11,7 @@ LIVE ?=
 demo: $(VENV)/.run
 	$(BIN)/simkv run $(SCENARIO) --out $(OUT) --force
 	@echo
-	@echo "The curves: $(OUT)/figures/dashboard.png (all on one page), utilization.png, eviction.png, oom.png ..."
+	@echo "The curves: $(OUT)/figures/dashboard.png (all on one page), utilization.png, eviction.png, oom.png, cache.png ..."
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --mpl
