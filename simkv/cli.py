@@ -123,6 +123,7 @@ def run(
     out: Path | None = None,
     force: Force = False,
     check_every_step: Annotated[bool, Parameter(negative="")] = False,
+    record_allocations: Annotated[bool, Parameter(negative="")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate a scenario, print the report and write the run directory.
@@ -139,6 +140,8 @@ def run(
         Replace an existing run directory.
     check_every_step : bool
         Check conservation of every pool after every step (slower).
+    record_allocations : bool
+        Write allocations.parquet, every slot that changes hands, for simkv replay (slower).
     """
     from simkv.guards import interrupt_calls
     from simkv.report import run_report
@@ -150,11 +153,18 @@ def run(
     target = out if out is not None else _default_directory(base.name)
     check_free(target, force=force)
     with _Bar(base.name) as progress:
-        result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
+        result = simulate(
+            base,
+            check_every=1 if check_every_step else 0,
+            record_allocations=record_allocations,
+            progress=progress,
+        )
     # The first Ctrl-C does not cost what was simulated; a second one does.
     with interrupt_calls(lambda: print("saving the run; interrupt again to abandon it", file=sys.stderr)):
         result.save(target, force=force)
     written = [f"{target}/run.json, timeline.parquet, requests.parquet, events.parquet", f"{target}/figures/*.png"]
+    if record_allocations:
+        written.append(f"{target}/allocations.parquet")
     if as_json:
         _dump({**result.to_json(), "directory": str(target)})
     else:
