@@ -169,6 +169,14 @@ class AllocationLog:
         if len(peers):
             self._flat["peers"].extend(peers)
 
+    def end_group(self) -> None:
+        """The group that is open ends; one in which nothing happened leaves no rows."""
+        if self._rows["operation"][self._size - 1] == _NUMBER["begin_group"]:
+            self._size -= 1
+            self._calls -= 1
+        else:
+            self.add("end_group")
+
     def add_tokens(self, request: int, tokens: Tokens, length: int) -> None:
         """What a request's first ``length`` tokens are."""
         runs: list[int] = []

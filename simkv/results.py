@@ -88,6 +88,8 @@ class Run:
         The run was interrupted.
     allocations : pyarrow.Table or None
         Every slot that changed hands (:mod:`simkv.allocations`), where that was recorded; what a replay executes.
+    allocation_rows : int or None
+        How many rows of them the run wrote.
     """
 
     scenario: dict[str, Any]
@@ -103,6 +105,7 @@ class Run:
     partial: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
     allocations: pa.Table | None = field(default=None, repr=False)
+    allocation_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -177,7 +180,7 @@ class Run:
             "fault": self.fault,
             "partial": self.partial,
             "notes": list(self.notes),
-            "allocations": None if self.allocations is None else self.allocations.num_rows,
+            "allocation_rows": self.allocation_rows,
         }
 
     def save(self, directory: str | Path, *, force: bool = False, figures: bool = True) -> Path:
@@ -301,6 +304,7 @@ def load_run(directory: str | Path) -> Run:
             partial=data["partial"],
             notes=tuple(data["notes"]),
             allocations=allocations,
+            allocation_rows=data["allocation_rows"],
             **frames,
         )
     except (KeyError, TypeError) as error:
@@ -467,6 +471,7 @@ def _run(
         partial=outcome.partial,
         notes=tuple(_notes(scenario, given, workload, outcome, frames)),
         allocations=allocations,
+        allocation_rows=None if allocations is None else allocations.num_rows,
     )
 
 

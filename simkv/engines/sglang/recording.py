@@ -70,7 +70,8 @@ class RecordingPools(NumberedPools):
         self._author[slots] = np.repeat(handles, number)
         self._position[slots] = np.arange(len(slots)) + np.repeat(before - np.cumsum(number) + number, number)
         peers = self.allocator.translate(slots) if isinstance(self.allocator, SwaSlots) else ()
-        self.log.extend("allocate", self.cause, handles, before, after, slots, peers)
+        grown = np.flatnonzero(number)
+        self.log.extend("allocate", self.cause, handles[grown], before[grown], after[grown], slots, peers)
         return slots
 
     def adopt(self, handle: int, begin: int, node: Node) -> None:
@@ -88,7 +89,7 @@ class RecordingPools(NumberedPools):
     def end_group(self) -> None:
         """Let deferred frees take effect."""
         super().end_group()
-        self.log.add("end_group")
+        self.log.end_group()
 
     def free(self, slots: Any, tokens: int) -> None:
         """Free both halves."""
