@@ -184,7 +184,7 @@ class Machine:
         ReplayMismatch
             Memory does not hold what the log claims: step, pool, request, position, what was expected and what is there.
         """
-        act = {
+        act: dict[str, Callable[[int, int], None]] = {
             "open": self._open,
             "hit": self._hit,
             "allocate": self._allocate,
@@ -241,7 +241,9 @@ class Machine:
         told = int(self._c["full_available"][row]), int(self._c["swa_available"][row])
         for name, found, said in zip(("full", "swa"), self.allocator.counts, told, strict=True):
             if found != said:
-                raise self._mismatch(f"free count of the {name} pool: the log says {said:,}, {found:,} slots are free", row)
+                raise self._mismatch(
+                    f"free count of the {name} pool: the log says {said:,}, {found:,} slots are free", row
+                )
 
     def _mismatch(self, what: str, row: int) -> ReplayMismatch:
         return ReplayMismatch(f"{what}\n  at {self.log.line(row)} (row {row:,} of the log)")
@@ -378,7 +380,9 @@ class Machine:
         chosen = np.flatnonzero(self._read[first:stop])
         for (_, window), pools in self._groups.items() if len(chosen) else ():
             low = begin[chosen] if window is None else np.minimum(begin[chosen], window)
-            self._compare_reads(first + chosen, begin[chosen] - low, (chosen, lengths, tags if guessed else None), pools)
+            self._compare_reads(
+                first + chosen, begin[chosen] - low, (chosen, lengths, tags if guessed else None), pools
+            )
 
     def _write(self, slots: Tensor, tags: Tensor, find: Callable[[int], tuple[int, int]]) -> None:
         """Write tokens into every pool."""
@@ -405,7 +409,9 @@ class Machine:
             whose = f"{self.log.who(request)} token {position:,}, slot {slot:,}"
             if row <= 0:
                 return f"{pool.name}: {whose} is {what}, and its SWA half is gone\n{self._history(slot)}"
-            return f"{pool.name}: {whose} is {what}: row {row:,} is out of range, the pool ends at row {pool.rows - 1:,}"
+            return (
+                f"{pool.name}: {whose} is {what}: row {row:,} is out of range, the pool ends at row {pool.rows - 1:,}"
+            )
 
         return otherwise
 
@@ -442,7 +448,9 @@ class Machine:
             sizes = wrote[torch.from_numpy(chosen).to(self.device)]
             number = int((end - self._c["begin"][rows]).sum())
             target, _ = spread(torch.cumsum(lengths, 0) - sizes, sizes, number)
-            source, _ = spread((torch.cumsum(wrote, 0) - wrote)[torch.from_numpy(chosen).to(self.device)], sizes, number)
+            source, _ = spread(
+                (torch.cumsum(wrote, 0) - wrote)[torch.from_numpy(chosen).to(self.device)], sizes, number
+            )
             tags[target] = fresh[source]
         slots = self._slots[place]
         peers = self.allocator.peers(slots) if self._paired and pools[0].mapped else slots
@@ -501,8 +509,10 @@ class Machine:
         """Slots have an SWA half."""
         self._checks.expect(
             self.allocator.peers(slots) > 0,
-            lambda at: f"the SWA half of slot {int(slots[at]):,} is freed, and it is gone already: a stale mapping\n"
-            f"{self._history(int(slots[at]))}",
+            lambda at: (
+                f"the SWA half of slot {int(slots[at]):,} is freed, and it is gone already: a stale mapping\n"
+                f"{self._history(int(slots[at]))}"
+            ),
         )
 
     def _whole(self, firsts: Tensor) -> Tensor:
@@ -516,7 +526,9 @@ class Machine:
         state = self._state[pages]
         self._checks.expect(
             state != _FREE,
-            lambda at: f"slot {int(slots[at * self.page]):,} is freed twice\n{self._history(int(slots[at * self.page]))}",
+            lambda at: (
+                f"slot {int(slots[at * self.page]):,} is freed twice\n{self._history(int(slots[at * self.page]))}"
+            ),
         )
         self._state[pages] = _FREE
         self.done.slots_freed += len(pages) * self.page
@@ -553,8 +565,10 @@ class Machine:
         if self._paired:
             self._checks.expect(
                 self.allocator.peers(slots[:: self.page]) == 0,
-                lambda at: f"slot {int(slots[at * self.page]):,} is freed on the full side only, and its SWA half is lost\n"
-                f"{self._history(int(slots[at * self.page]))}",
+                lambda at: (
+                    f"slot {int(slots[at * self.page]):,} is freed on the full side only, and its SWA half is lost\n"
+                    f"{self._history(int(slots[at * self.page]))}"
+                ),
             )
         self._poison(self._whole(slots[:: self.page]), first, mapped=False)
         self.allocator.free_full(slots)
@@ -583,8 +597,10 @@ class Machine:
         slots = self._slots[begin : begin + int(self._extent[request])]
         self._checks.expect(
             self._state[slots // self.page] != _HELD,
-            lambda at: f"{self.log.who(request)} ends, and its slot {int(slots[at]):,} (token {at:,}) is lost: nobody gave "
-            f"it back\n{self._history(int(slots[at]))}",
+            lambda at: (
+                f"{self.log.who(request)} ends, and its slot {int(slots[at]):,} (token {at:,}) is lost: nobody gave "
+                f"it back\n{self._history(int(slots[at]))}"
+            ),
         )
         self._row_of[request] = -1
         self._free_rows.append(row)

@@ -83,9 +83,9 @@ def replay(
     from simkv.replayer.machine import Machine
     from simkv.replayer.tensors import build_pools
 
-    place = _device(torch, device)
+    place = _device(device)
     plan = made.plan
-    share, notes = _scale(plan["pools"], wanted, place, torch)
+    share, notes = _scale(plan["pools"], wanted, place)
     names = made.requests["request_id"].astype(str).tolist()
     log = read_log(made.allocations, names)
     if len(log) != log_rows:
@@ -180,16 +180,17 @@ def _recorded(run: Run) -> int:
     return run.allocation_rows
 
 
-def _device(torch: Any, device: str) -> torch.device:
+def _device(device: str) -> torch.device:
+    import torch
+
     found = torch.cuda.is_available()
     if device == "cuda" and not found:
         raise _problem("device", "'cuda', and torch finds no CUDA device; use --device cpu")
-    return torch.device("cuda" if device != "cpu" and found else "cpu")
+    made: torch.device = torch.device("cuda" if device != "cpu" and found else "cpu")
+    return made
 
 
-def _scale(
-    pools: list[dict[str, Any]], wanted: _Wanted, device: torch.device, torch: Any
-) -> tuple[Fraction, list[str]]:
+def _scale(pools: list[dict[str, Any]], wanted: _Wanted, device: torch.device) -> tuple[Fraction, list[str]]:
     """The scale that was asked for, or the largest that fits; and what to say of it."""
     from simkv.replayer.tensors import fitting_scale, memory_free, planned_tensor_bytes
 
@@ -233,9 +234,9 @@ def _allocator(
     page = int(plan["page_size"])
     if engine == "simkv":
         return TorchSlots(full, swa, page, device)
-    from simkv.replayer.sglang import SglangSlots
+    from simkv.replayer.sglang import sglang_slots
 
-    return SglangSlots(full, swa, page, device)
+    return sglang_slots(full, swa, page, device)
 
 
 # ------------------------------------------------------------------------------------------------- bytes
@@ -270,7 +271,9 @@ def _pools(
         expected = sum(pool.allocated_bytes for pool in told)
         rounding = _ROUNDING * sum(len(pool.tensors) + len(pool.extra) for pool in pools)
         if not expected <= measured <= expected + rounding:
-            raise ReplayMismatch(f"{expected:,} B of tensors are planned, the device says that {measured:,} B are allocated")
+            raise ReplayMismatch(
+                f"{expected:,} B of tensors are planned, the device says that {measured:,} B are allocated"
+            )
     return tuple(told)
 
 
