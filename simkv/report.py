@@ -78,11 +78,11 @@ def replay_report(found: Any) -> RenderableType:
     done = Text()
     done.append("everything matches\n", style="bold green")
     done.append(
-        f"  {found.requests:,} requests, {found.steps:,} steps, {found.calls:,} calls of the allocator in {found.seconds:,.1f} s\n"
-        f"  {found.slots_allocated:,} slots handed out and {found.slots_freed:,} given back, each id and every free count as "
-        f"in the log\n"
-        f"  {found.tokens_written:,} tokens computed ({found.tokens_per_s:,.0f} a second), {found.tags_written:,} rows of K and V "
-        f"written, {found.tags_read:,} read back and compared\n"
+        f"  {found.requests:,} requests, {found.steps:,} steps, {found.calls:,} calls in {found.seconds:,.1f} s\n"
+        f"  {found.slots_allocated:,} slots handed out and {found.slots_freed:,} given back, each id and every free count "
+        f"as in the log\n"
+        f"  {found.tokens_written:,} tokens computed ({found.tokens_per_s:,.0f} a second): {found.tags_written:,} rows of K "
+        f"and V written, {found.tags_read:,} read and compared\n"
     )
     if found.measured_bytes is not None:
         done.append(f"  the device says the pools take {found.measured_bytes:,} B\n")

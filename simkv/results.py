@@ -326,9 +326,12 @@ def engine_for(
     InfeasibleError
         The engine would not start.
     ScenarioError
-        The prefix cache is on and would hold state that is not simulated.
+        The prefix cache is on and would hold state that is not simulated, or a fault cannot be recorded.
     """
     r = scenario.resolved
+    if log is not None and "unaligned-reserve" in r.settings.faults:
+        message = "unaligned-reserve loses parts of pages, for which there are no slots to record; record without it"
+        raise ScenarioError(scenario.source, [Problem("policies.faults", message)])
     engine = build_scheduler(r.arch, r.settings, plan, retraction_order, log)
     if not r.settings.disable_radix_cache and r.arch.state_bytes(r.settings.tp_size):
         message = (

@@ -17,6 +17,8 @@ __all__ = ["ReplayLog", "read_log"]
 
 _LISTS = {"slots": np.int32, "peers": np.int32, "tokens": np.int64}
 _CODES = {"operation": tuple(OPERATIONS), "cause": CAUSES}
+# The last operations on a slot that a message names.
+_HISTORY = 5
 _SLOTTED = ("hit", "allocate", "insert", "move")
 
 
@@ -76,6 +78,15 @@ class ReplayLog:
     def who(self, request: int) -> str:
         """A request's name, for messages."""
         return f"request {self.names[request]!r}" if 0 <= request < len(self.names) else "no request"
+
+    def history(self, slot: int, row: int) -> str:
+        """The last operations on a slot, up to the call of a row, a line each."""
+        offsets = self.offsets["slots"]
+        stop = int(offsets[self.calls[np.searchsorted(self.calls, row, side="right")]])
+        places = np.flatnonzero(self.flat["slots"][:stop] == slot)
+        rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)[-_HISTORY:]
+        lines = [f"    {self.line(int(one))}" for one in rows]
+        return "\n".join([f"  the last operations on slot {slot:,}:", *lines])
 
     def line(self, row: int) -> str:
         """A row in words."""

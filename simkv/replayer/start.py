@@ -107,6 +107,7 @@ def replay(
             capacity=(full if full is not None else swa) or 0,
             page=page,
             device=place,
+            tree=int(plan["settings"].get("speculative_eagle_topk", 1)) > 1,
             check=check,
         )
         began = time.perf_counter()
@@ -126,12 +127,18 @@ def replay(
         check=check,
         pools=told,
         measured_bytes=measured,
-        table_bytes=machine.table_bytes,
+        table_bytes=machine.rows.bytes,
         peak_bytes=torch.cuda.max_memory_allocated(place) - before if place.type == "cuda" else _peak(),
         requests=len(names),
+        steps=machine.steps.steps,
+        calls=machine.calls,
+        tokens_written=machine.steps.tokens,
+        slots_allocated=machine.slots_allocated,
+        slots_freed=machine.slots_freed,
+        tags_written=machine.steps.tags_written,
+        tags_read=machine.steps.tags_read,
         seconds=time.perf_counter() - began,
         notes=tuple(notes),
-        **vars(machine.done),
     )
 
 

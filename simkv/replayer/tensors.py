@@ -69,6 +69,10 @@ class KvTensor:
         """Fill rows with one tag."""
         self.lanes.index_fill_(0, index, self.encoded(torch.tensor(tag)).item())
 
+    def move(self, target: Tensor, source: Tensor) -> None:
+        """Copy rows, all at once."""
+        self.lanes[target] = self.lanes[source]
+
     def read(self, index: Tensor, lane: int) -> Tensor:
         """What rows hold, in one of their lanes."""
         width = self.lanes.shape[1]
@@ -116,6 +120,11 @@ class PoolTensors:
         """Storage of its tensors."""
         every = [one.data for one in self.tensors] + self.extra
         return sum(tensor.untyped_storage().nbytes() for tensor in every)
+
+    def part(self, number: int) -> str:
+        """For messages: layer, and K or V, of a tensor."""
+        parts = "KV" if int(self.plan["v_head_dim"]) else "K"
+        return f"layer {number // len(parts)}, {parts[number % len(parts)]}"
 
     def rows_of(self, slots: Tensor, peers: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of full slots whose SWA slots are ``peers``, and whether each is one; a wrong one becomes the padding row."""
