@@ -19,6 +19,8 @@ _LISTS = {"slots": np.int32, "peers": np.int32, "tokens": np.int64}
 _CODES = {"operation": tuple(OPERATIONS), "cause": CAUSES}
 # The last operations on a slot that a message names.
 _HISTORY = 5
+# Calls that may be about many requests; any other is one row.
+_MANY = ("open", "allocate", "compute")
 _SLOTTED = ("hit", "allocate", "insert", "move")
 
 
@@ -180,7 +182,11 @@ def _check(log: ReplayLog) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise ReplayMismatch(f"row {row} of the log contradicts itself: {what}\n  {log.line(row)}")
+    # Rows of one call follow each other, and what is said of the call is the same in all of them.
     same = np.diff(c["call"]) == 0
-    mixed = np.flatnonzero(same & (np.diff(c["operation"]) != 0))
+    alike = ("operation", "step", "cause", "full_available", "swa_available")
+    differ = np.any([np.diff(c[name]) != 0 for name in alike], axis=0)
+    mixed = np.flatnonzero(same & (differ | ~log.are(*_MANY)[1:]))
     if len(mixed):
-        raise ReplayMismatch(f"row {int(mixed[0]) + 1} of the log: one call is two operations")
+        row = int(mixed[0]) + 1
+        raise ReplayMismatch(f"row {row} of the log cannot be of one call with the row before it\n  {log.line(row)}")

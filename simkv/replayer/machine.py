@@ -260,8 +260,17 @@ class Machine:
         self._checks.expect(
             self._state[pages] != _FREE, lambda at: f"the cache takes slot {int(slots[at]):,}, which is free"
         )
+        place = self._stretches(first, stop).place
+        before = self.rows.slots[place]
+        self._checks.expect(
+            (before == slots) | (self._state[before // self.page] != _HELD),
+            lambda at: (
+                f"slot {int(before[at]):,} is lost: its row gets slot {int(slots[at]):,} of the cache, and nobody gave it "
+                f"back\n{self.log.history(int(before[at]), first)}"
+            ),
+        )
         self._state[pages] = _CACHED
-        self.rows.slots[self._stretches(first, stop).place] = slots
+        self.rows.slots[place] = slots
 
     def _move(self, first: int, stop: int) -> None:
         kept, incoming = self._ids("slots", first, stop), self._ids("peers", first, stop)

@@ -251,6 +251,8 @@ class Steps:
         return otherwise
 
     def _say(self, tensor: KvTensor, stored: Tensor) -> str:
+        if not int(stored):
+            return "nothing, it was never written"
         if not tensor.whole_tags:
             return "something else (rows this narrow hold a part of a tag only)"
         return say_tag(int(tensor.decoded(stored)), self._log, self._contents, lambda one: int(self._rows.longest[one]))

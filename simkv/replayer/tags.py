@@ -120,8 +120,6 @@ def poison_tag(row: int) -> int:
 
 def say_tag(tag: int, log: ReplayLog, contents: Contents, longest: Callable[[int], int]) -> str:
     """A tag in words."""
-    if tag == 0:
-        return "nothing, it was never written"
     if tag < _GUESS:
         row = tag - _POISON
         return f"freed memory ({log.line(row)})" if row < len(log) else "no tag of this run"

@@ -129,10 +129,13 @@ def cached_prefixes() -> simkv.Run:
         policies={"schedule_conservativeness": 0.05},
     )
     rng = np.random.default_rng(1)
-    sizes = [(int(given), int(made)) for given, made in zip(rng.integers(30, 110, 40), rng.integers(1, 60, 40), strict=True)]
-    begin = [(1000 * int(which), min(given, int(size))) for (given, _), which, size in zip(
-        sizes, rng.integers(4, size=40), rng.integers(10, 80, 40), strict=True
-    )]
+    sizes = [
+        (int(given), int(made)) for given, made in zip(rng.integers(30, 110, 40), rng.integers(1, 60, 40), strict=True)
+    ]
+    begin = [
+        (1000 * int(which), min(given, int(size)))
+        for (given, _), which, size in zip(sizes, rng.integers(4, size=40), rng.integers(10, 80, 40), strict=True)
+    ]
     return recorded(scenario, sharing(requests(sizes, arrival_s=[0.03 * i for i in range(40)]), begin))
 
 
@@ -239,10 +242,10 @@ def held_pages(run: simkv.Run, rows: Sequence[Row]) -> int:
     return total
 
 
-def mismatch(run: simkv.Run, *said: str) -> None:
+def mismatch(run: simkv.Run, *said: str, layers: str | int = "all") -> None:
     """The replay refuses the run, and its message has all of these texts."""
     with pytest.raises(ReplayMismatch) as caught:
-        simkv.replay(run, device="cpu")
+        simkv.replay(run, device="cpu", layers=layers)
     message = str(caught.value)
     assert [text for text in said if text not in message] == [], message
 

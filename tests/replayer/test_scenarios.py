@@ -63,7 +63,9 @@ def test_the_server_of_draft_trees_has_what_it_is_for() -> None:
 def test_the_server_with_cached_prefixes_has_what_it_is_for() -> None:
     found = happened(cached_prefixes())
     kinds = ("hit", "move", "free: insert", "free_full: insert", "free_swa: window", "close: retraction")
-    evictions = [f"{half}: room for {what}" for half in ("free", "free_full", "free_swa") for what in ("prefill", "decode")]
+    evictions = [
+        f"{half}: room for {what}" for half in ("free", "free_full", "free_swa") for what in ("prefill", "decode")
+    ]
     assert {kind for kind in (*kinds, *evictions) if not found[kind]} == set()
 
 
@@ -86,7 +88,9 @@ def test_every_layer_matches_and_every_figure_is_right(name: str, device: str) -
     pools = {(one["worker"], one["pool"]): one for one in run.plan["pools"]}
     assert {key: one["bytes"] for key, one in pools.items()} == BYTES[name]
     assert {(one.worker, one.pool): one.allocated_bytes for one in found.pools} == BYTES[name]
-    assert {(one.worker, one.pool): one.layers for one in found.pools} == {key: one["layers"] for key, one in pools.items()}
+    assert {(one.worker, one.pool): one.layers for one in found.pools} == {
+        key: one["layers"] for key, one in pools.items()
+    }
     assert (found.planned_bytes, found.allocated_bytes) == (sum(BYTES[name].values()),) * 2
     # Prompts, and the width of a verify step for each of its requests.
     steps, width = run.timeline, {"mtp": 4, "draft trees": 8, "cached prefixes": 1}[name]
@@ -102,7 +106,7 @@ def test_every_layer_matches_and_every_figure_is_right(name: str, device: str) -
         assert found.slots_freed == held_pages(run, rows)
         assert found.slots_allocated == sum(len(row["slots"]) for row in rows if row["operation"] == "allocate")
     assert (found.layers, found.scale, found.check, found.device) == ("all", "1", "every", device)
-    assert found.requests == len(run.requests) and found.calls == rows[-1]["call"] + 1 - happened(run)["arrive"]
+    assert found.requests == len(run.requests) and found.calls == rows[-1]["call"] + 1
     assert (found.measured_bytes is None) == (device == "cpu")
     if found.measured_bytes is not None:
         # A tensor is rounded up to 512 B.
@@ -145,7 +149,9 @@ def test_scaled_tensors_keep_all_rows_and_match(scale: str | float, row: int) ->
     assert {one.allocated_bytes // one.rows for one in found.pools} == {2 * row}
     last = last_steps(rows)
     compared = [
-        one for number, one in enumerate(rows) if one["operation"] == "compute" and (one["step"] % 16 == 0 or number in last)
+        one
+        for number, one in enumerate(rows)
+        if one["operation"] == "compute" and (one["step"] % 16 == 0 or number in last)
     ]
     assert len(last) < len(compared) < sum(one["operation"] == "compute" for one in rows)
     assert found.tags_read == sum(reads(compared, one["window"]) * 2 for one in run.plan["pools"])
