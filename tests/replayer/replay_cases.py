@@ -250,6 +250,16 @@ def mismatch(run: simkv.Run, *said: str, layers: str | int = "all") -> None:
     assert [text for text in said if text not in message] == [], message
 
 
+def pool_plan(
+    worker: str, pool: str, rows: int, *, window: int | None = None, mapping: str = "none", heads: int = 1, width: int = 4
+) -> dict[str, Any]:
+    """One pool of a plan, with one layer in bf16."""
+    shape = {"kv_heads": heads, "head_dim": width, "v_head_dim": width, "dtype": "bfloat16"}
+    facts = {"worker": worker, "pool": pool, "layers": 1, "rows": rows, "mapping": mapping, "window": window}
+    per_token = 4 * heads * width
+    return facts | shape | {"bytes_per_token": per_token, "bytes": rows * per_token}
+
+
 def bare_run(plan: dict[str, Any], table: pa.Table, names: Sequence[str], *, whole: bool) -> simkv.Run:
     """A run of which nothing is known but what a replay looks at."""
     nothing = pd.DataFrame()
