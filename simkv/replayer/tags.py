@@ -75,16 +75,22 @@ class Contents:
         self._log = log
 
     def _runs(self, request: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """First token, first position, and what came before, of each run."""
+        """First token and position of each run, and a number for where it begins and what came before."""
         row = int(self._row[request])
-        flat = self._log.part("tokens", row, row + 1) if row >= 0 else np.zeros(0, np.int64)
-        firsts, lengths = flat[0::2], flat[1::2]
+        flat = self._log.part("tokens", row, row + 1).tolist() if row >= 0 else []
+        runs: list[list[int]] = []
+        for first, length in zip(flat[0::2], flat[1::2], strict=True):
+            if runs and first == sum(runs[-1]):
+                runs[-1][1] += length
+            else:
+                runs.append([first, length])
         chain, chains = 0, []
-        for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
+        for first, length in runs:
+            chain = _mixed_number(chain ^ first & _MASK)
             chains.append(_signed(chain))
-            chain = _mixed_number(chain ^ _mixed_number((first & _MASK) ^ (length << 1 & _MASK)))
-        begins = np.cumsum(lengths) - lengths
-        return firsts, begins, np.array(chains, np.int64)
+            chain = _mixed_number(chain ^ length)
+        firsts, lengths = np.array(runs, np.int64).reshape(-1, 2).T
+        return firsts, np.cumsum(lengths) - lengths, np.array(chains, np.int64)
 
     def tags(self, request: int, length: int) -> Tensor:
         """Tags of the first ``length`` tokens, int64; the last run goes on where more are asked for."""

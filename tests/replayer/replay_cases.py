@@ -251,7 +251,14 @@ def mismatch(run: simkv.Run, *said: str, layers: str | int = "all") -> None:
 
 
 def pool_plan(
-    worker: str, pool: str, rows: int, *, window: int | None = None, mapping: str = "none", heads: int = 1, width: int = 4
+    worker: str,
+    pool: str,
+    rows: int,
+    *,
+    window: int | None = None,
+    mapping: str = "none",
+    heads: int = 1,
+    width: int = 4,
 ) -> dict[str, Any]:
     """One pool of a plan, with one layer in bf16."""
     shape = {"kv_heads": heads, "head_dim": width, "v_head_dim": width, "dtype": "bfloat16"}
