@@ -21,6 +21,8 @@ _CODES = {"operation": tuple(OPERATIONS), "cause": CAUSES}
 _HISTORY = 5
 # Calls that may be about many requests; any other is one row.
 _MANY = ("open", "allocate", "compute")
+# Calls that are a request's own; a freed slot may be of one that nobody knows.
+_OWNED = ("arrive", "open", "hit", "allocate", "compute", "insert", "close")
 _SLOTTED = ("hit", "allocate", "insert", "move")
 
 
@@ -143,6 +145,8 @@ def _one(table: pa.Table, name: str) -> Any:
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
     column = _one(table, name)
     if name not in _CODES:
+        if not pa.types.is_integer(column.type):
+            raise ValueError(f"column {name} is {column.type}, not whole numbers")
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -158,9 +162,17 @@ def _column(table: pa.Table, name: str) -> NDArray[Any]:
 
 def _list(table: pa.Table, name: str, dtype: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     column = _one(table, name)
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
+        raise ValueError(f"column {name} is {kind}, not lists of whole numbers")
     offsets = np.asarray(column.offsets.to_numpy()).astype(np.int64)
-    values = column.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]]
-    return np.asarray(values, dtype), offsets - offsets[0]
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if values.null_count:
+        raise ValueError(f"lists of {name} have empty places")
+    found = np.asarray(values.to_numpy(zero_copy_only=False))
+    if (found != found.astype(dtype)).any():
+        raise ValueError(f"{name} are numbers too large")
+    return found.astype(dtype), offsets - offsets[0]
 
 
 def _check(log: ReplayLog) -> None:
@@ -170,9 +182,16 @@ def _check(log: ReplayLog) -> None:
     spans = c["end"] - c["begin"]
     slotted, moved = log.are(*_SLOTTED), log.are("move")
     mapped = log.are("allocate") & (numbers["peers"] > 0)
+    empty = np.zeros(len(log), np.bool_)
+    empty[
+        np.searchsorted(log.offsets["tokens"], 2 * np.flatnonzero(log.flat["tokens"][1::2] < 1), side="right") - 1
+    ] = True
     rules = [
         ((c["begin"] < 0) | (spans < 0), "its token range is none"),
         ((c["request"] < -1) | (c["request"] >= len(log.names)), f"there are {len(log.names):,} requests"),
+        (log.are(*_OWNED) & (c["request"] < 0), "it is nobody's"),
+        (numbers["tokens"] % 2 > 0, "a run of tokens is a token and a length"),
+        (empty, "a run of tokens is empty"),
         (slotted & (numbers["slots"] != spans), "not a slot for every token"),
         ((moved | mapped) & (numbers["peers"] != spans), "not a peer for every token"),
         (log.are("compute") & ((c["kept"] < 0) | (c["kept"] > spans)), "more tokens are kept than computed"),

@@ -282,18 +282,17 @@ class Machine:
 
     # ---- frees
     def _free(self, first: int, stop: int) -> None:
-        slots = self._ids("slots", first, stop)
-        self._release(slots, first)
+        slots, firsts = self._freed(first, stop)
+        self._release(firsts, first)
         if self._paired:
-            self._drop_half(slots, first)
+            self._drop_half(firsts, first)
         self.allocator.free(slots)
 
     def _free_full(self, first: int, stop: int) -> None:
-        slots = self._ids("slots", first, stop)
+        slots, firsts = self._freed(first, stop)
         if not self._all_swa:
-            self._release(slots, first)
+            self._release(firsts, first)
         if self._paired:
-            firsts = slots[:: self.page]
             self._checks.expect(
                 self.allocator.peers(firsts) == 0,
                 lambda at: (
@@ -304,17 +303,28 @@ class Machine:
         self.allocator.free_full(slots)
 
     def _free_swa(self, first: int, stop: int) -> None:
-        slots = self._ids("slots", first, stop)
+        slots, firsts = self._freed(first, stop)
         if self._paired:
-            self._drop_half(slots, first)
+            self._drop_half(firsts, first)
         else:
-            self._release(slots, first)
+            self._release(firsts, first)
             self._forget(first)
         self.allocator.free_swa(slots)
 
-    def _release(self, slots: Tensor, row: int) -> None:
-        """The pages of slots are nobody's."""
+    def _freed(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Slots that are freed, page by page and each in its place, and the first one of every page."""
+        slots = self._ids("slots", first, stop)
         firsts = slots[:: self.page]
+        if self.page > 1:
+            place = torch.arange(len(slots), device=self.device)
+            self._checks.expect(
+                slots == firsts[place // self.page] // self.page * self.page + place % self.page,
+                lambda at: f"slot {int(slots[at]):,} is freed at a place that is not its own in the page",
+            )
+        return slots, firsts
+
+    def _release(self, firsts: Tensor, row: int) -> None:
+        """The pages of slots are nobody's."""
         pages = firsts // self.page
         self._checks.expect(
             self._state[pages] != _FREE,
@@ -324,9 +334,8 @@ class Machine:
         self._poison(firsts, row, mapped=False)
         self.slots_freed += len(pages) * self.page
 
-    def _drop_half(self, slots: Tensor, row: int) -> None:
+    def _drop_half(self, firsts: Tensor, row: int) -> None:
         """The SWA halves of slots are nobody's."""
-        firsts = slots[:: self.page]
         self._expect_half(firsts)
         self._poison(self.allocator.peers(firsts), row, mapped=True)
 

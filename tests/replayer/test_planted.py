@@ -133,6 +133,16 @@ def test_slots_that_are_freed_while_they_are_read() -> None:
     )
 
 
+def test_slots_that_are_freed_in_another_order_than_their_page_has_them() -> None:
+    rows = rows_of(draft_trees())
+    at = find(rows, "free")
+    one, two, *rest = rows[at]["slots"]
+    mismatch(
+        changed(draft_trees(), at, slots=[one, two + 1, *rest]),
+        f"slot {two + 1} is freed at a place that is not its own in the page",
+    )
+
+
 def test_lost_slots() -> None:
     mismatch(
         without(dense(), find(rows_of(dense()), "free", request=1)),

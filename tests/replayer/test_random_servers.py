@@ -66,6 +66,10 @@ def test_any_server_replays(case: Case) -> None:
         event("F3")
         mismatch(run, "the cache takes slot ", ", which is free")
         return
+    if server.log.lost:
+        # F1: a half-prefilled prompt is decoded, whose window moves past what it holds. Memory may be wrong.
+        event("F1")
+        return
     event("retracted" if server.log.retracted else "fault" if server.log.fault else "ended")
     rows = rows_of(run)
     assert recounted(run, rows) == rows
