@@ -39,7 +39,7 @@ def server(config: dict[str, Any], tokens: int, **sections: Any) -> dict[str, An
         **sections.pop("memory", {}),
     }
     model_section = {"config": config, **split}
-    return {"model": model_section, "memory": memory, "steptime": {"kind": "constant", "ms": 10}, **sections}
+    return {"model": model_section, "memory": memory, "steptime": {"kind": "constant", "ms": 10}} | sections
 
 
 def recorded(scenario: dict[str, Any], workload: Workload) -> simkv.Run:

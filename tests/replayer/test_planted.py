@@ -442,7 +442,8 @@ def test_a_log_that_is_cut_off() -> None:
     total = run.allocations.num_rows
     mismatch(
         replace(run, allocations=run.allocations.slice(0, total - 4)),
-        f"the log is cut off: it ends at row {total - 4} of {total}, after step 8: compute (decode), request 'r0' tokens [16, 17)",
+        f"the log is cut off: it ends at row {total - 4} of {total}, ",
+        "after step 8: compute (decode), request 'r0' tokens [16, 17)",
     )
     mismatch(replace(run, allocations=run.allocations.slice(0, 0)), f"the log is cut off: it ends at row 0 of {total}")
 
