@@ -290,8 +290,7 @@ class Machine:
 
     def _free_full(self, first: int, stop: int) -> None:
         slots, firsts = self._freed(first, stop)
-        if not self._all_swa:
-            self._release(firsts, first)
+        self._release(firsts, first)
         if self._paired:
             self._checks.expect(
                 self.allocator.peers(firsts) == 0,

@@ -139,6 +139,15 @@ def cached_prefixes() -> simkv.Run:
     return recorded(scenario, sharing(requests(sizes, arrival_s=[0.03 * i for i in range(40)]), begin))
 
 
+@cache
+def only_sliding() -> simkv.Run:
+    """A model whose layers all slide: one pool, whose slots go from one request's window to another request."""
+    scenario = server(
+        model("SS", window=8, head_dim=4), 60, memory={"max_running_requests": 4, "swa_eviction_interval": 4}
+    )
+    return recorded(scenario, requests(lengths(1, 12, 40, 30)))
+
+
 # Logs --------------------------------------------------------------------------------------------------------------
 def rows_of(run: simkv.Run) -> list[Row]:
     """The log, a dictionary a row."""

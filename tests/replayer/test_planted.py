@@ -32,6 +32,7 @@ import simkv
 from simkv.engines.sglang.memory import KvMemory
 from simkv.replayer.slots import TorchSlots
 from simkv.replayer.steps import Steps
+from simkv.replayer.tensors import KvTensor
 
 LITTLE: dict[str, Any] = {
     "page_size": 1,
@@ -265,6 +266,17 @@ def test_a_half_that_is_moved_where_one_is() -> None:
     )
 
 
+def test_a_half_that_is_moved_from_where_none_is() -> None:
+    rows = rows_of(cached_prefixes())
+    at = find(rows, "move")
+    kept = rows[at]["slots"]
+    mismatch(
+        changed(cached_prefixes(), at, peers=kept),
+        f"the SWA half of slot {kept[0]:,} is given away, and it is gone already: a stale mapping",
+        f"at step {rows[at]['step']}: move (insert)",
+    )
+
+
 def test_a_draft_ring_of_the_size_of_the_swa_pool() -> None:
     # PR #17630: its mapping is the identity, so the slots of the full pool run out of it.
     swa = mtp().plan["swa_max_total_num_tokens"]
@@ -365,6 +377,18 @@ def test_an_allocator_that_hands_a_slot_out_twice(monkeypatch: pytest.MonkeyPatc
 def test_tokens_without_a_slot() -> None:
     at = find(rows_of(dense()), "compute", request=1, begin=7)
     mismatch(changed(dense(), at, end=9, kept=2), "request 'r1' token 8 is computed and has no slot")
+    # Where the row was another request's before.
+    run = dense(18)
+    at = find(rows_of(run), "allocate", request=1, begin=6)
+    mismatch(without(run, at), "request 'r1' token 6 is computed and has no slot")
+
+
+def test_a_write_of_a_part_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def partial(self: KvTensor, index: torch.Tensor, tags: torch.Tensor) -> None:
+        self.lanes[index, 0] = self.encoded(tags)
+
+    monkeypatch.setattr(KvTensor, "write", partial)
+    mismatch(draft_trees(), "target full pool, layer 0, K: request 'r", "  found:    nothing, it was never written")
 
 
 # Prefix cache ------------------------------------------------------------------------------------------------------

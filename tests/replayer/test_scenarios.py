@@ -1,4 +1,4 @@
-"""Three servers whose every layer is replayed, with figures worked out from the traffic."""
+"""Four servers whose every layer is replayed, with figures worked out from the traffic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from collections import Counter
 
 import pytest
 import torch
-from replay_cases import Row, cached_prefixes, draft_trees, held_pages, mtp, reads, recounted, rows_of, tensors
+from replay_cases import (
+    Row,
+    cached_prefixes,
+    draft_trees,
+    held_pages,
+    mtp,
+    only_sliding,
+    reads,
+    recounted,
+    rows_of,
+    tensors,
+)
 
 import simkv
 
-RUNS = {"mtp": mtp, "draft trees": draft_trees, "cached prefixes": cached_prefixes}
+RUNS = {"mtp": mtp, "draft trees": draft_trees, "cached prefixes": cached_prefixes, "only sliding": only_sliding}
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 
@@ -31,6 +42,7 @@ BYTES = {
         ("target", "full"): 404 * 1 * (8 + 8) * 2,
         ("target", "swa"): 204 * 1 * (8 + 8) * 2 * 2,
     },
+    "only sliding": {("target", "swa"): 61 * 1 * (4 + 4) * 2 * 2},
 }
 
 
@@ -58,6 +70,18 @@ def test_the_server_of_draft_trees_has_what_it_is_for() -> None:
     assert {row["end"] - row["begin"] for row in verified} == {8}
     assert {1, 2, 3, 4} == {row["kept"] for row in verified}
     assert run.summary["requests.retractions"] == happened(run)["close: retraction"] > 0
+
+
+def test_the_server_with_one_window_has_what_it_is_for() -> None:
+    rows = rows_of(only_sliding())
+    slid = {(slot, row["request"]) for row in rows if row["cause"] == "window" for slot in row["slots"]}
+    given: dict[int, set[int]] = {}
+    for row in rows:
+        for slot in row["slots"] if row["operation"] == "allocate" else ():
+            given.setdefault(slot, set()).add(row["request"])
+    # What slid out of a window is another request's later.
+    assert any(given[slot] - {request} for slot, request in slid)
+    assert {row["operation"] for row in rows if row["cause"] == "finish"} == {"free", "close"}
 
 
 def test_the_server_with_cached_prefixes_has_what_it_is_for() -> None:
@@ -93,18 +117,19 @@ def test_every_layer_matches_and_every_figure_is_right(name: str, device: str) -
     }
     assert (found.planned_bytes, found.allocated_bytes) == (sum(BYTES[name].values()),) * 2
     # Prompts, and the width of a verify step for each of its requests.
-    steps, width = run.timeline, {"mtp": 4, "draft trees": 8, "cached prefixes": 1}[name]
+    steps, width = run.timeline, {"mtp": 4, "draft trees": 8}.get(name, 1)
     decoded = steps.loc[steps["kind"] == "decode", "batch_size"].sum() * width
     assert found.tokens_written == steps["prefill_tokens"].sum() + decoded
     assert found.steps == steps["kind"].isin(["prefill", "decode"]).sum()
     assert found.tags_written == found.tokens_written * sum(map(tensors, pools.values()))
     assert found.tags_read == sum(reads(rows, one["window"]) * tensors(one) for one in pools.values())
-    if name == "cached prefixes":
+    if name in ("cached prefixes", "only sliding"):
         # Without speculation a slot is for a token that is computed.
         assert found.slots_allocated == found.tokens_written
     else:
-        assert found.slots_freed == held_pages(run, rows)
         assert found.slots_allocated == sum(len(row["slots"]) for row in rows if row["operation"] == "allocate")
+    if name != "cached prefixes":
+        assert found.slots_freed == held_pages(run, rows)
     assert (found.layers, found.scale, found.check, found.device) == ("all", "1", "every", device)
     assert found.requests == len(run.requests) and found.calls == rows[-1]["call"] + 1
     assert (found.measured_bytes is None) == (device == "cpu")

@@ -97,9 +97,10 @@ class RecordingPools(NumberedPools):
         self._note("free", slots, tokens)
 
     def free_full(self, slots: Any, tokens: int) -> None:
-        """Free the full half."""
+        """Free the full half; without full layers there is none, and the slots may be somebody else's by now."""
         super().free_full(slots, tokens)
-        self._note("free_full", slots, tokens)
+        if self.full is not None:
+            self._note("free_full", slots, tokens)
 
     def free_swa(self, slots: Any, tokens: int) -> None:
         """Free the SWA half."""
