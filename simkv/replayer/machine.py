@@ -127,6 +127,10 @@ class Machine:
                 act[operation](first, stop)
             except OutOfSlots:
                 raise self._mismatch("more slots are allocated than are free", first) from None
+            except AssertionError as error:
+                # The engine's own allocator makes sure of a few things; what was found here has more words for them.
+                refused = self._checks.settle() or f"the allocator refuses: {error}"
+                raise self._mismatch(refused, first) from None
             except NoRow as error:
                 row = first + int(error.args[0])
                 raise self._mismatch(f"{self.log.who(int(self._c['request'][row]))} has no row", row) from None
