@@ -668,10 +668,6 @@ def test_without_a_cuda_device_the_remedy_is_told(recorded: Any, monkeypatch: py
     assert json.loads(recorded("replay", "out", "--json").out)["device"] == "cpu"
 
 
-def test_without_the_engine_it_is_told(recorded: Any) -> None:
-    refused(recorded("replay", "out", "--device", "cpu", "--engine", "sglang"), "engine  sglang cannot be imported")
-
-
 # Traces ------------------------------------------------------------------------------------------------------------
 
 
