@@ -81,7 +81,6 @@ class Machine:
             pools,
             allocator,
             self._checks,
-            history=lambda slot: log.history(slot, self._at),
             tree=tree,
             check=check,
         )

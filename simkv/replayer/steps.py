@@ -62,8 +62,6 @@ class Steps:
         Knows the SWA peers of slots.
     checks : Checks
         Gets what must hold.
-    history : callable
-        The last operations on a slot, for messages.
     tree : bool
         Drafts are trees: what the target accepts is scattered.
     check : str
@@ -85,7 +83,6 @@ class Steps:
         allocator: SlotAllocator,
         checks: Checks,
         *,
-        history: Callable[[int], str],
         tree: bool,
         check: str,
     ) -> None:
@@ -96,7 +93,8 @@ class Steps:
         self._pools = pools
         self._allocator = allocator
         self._checks = checks
-        self._history = history
+        # First row of the step at hand.
+        self._at = 0
         self._tree = tree
         self._read = _to_read(log, check)
         self._groups: list[_Group] = []
@@ -111,6 +109,7 @@ class Steps:
 
     def compute(self, first: int, stop: int) -> None:
         """Execute the step in rows ``first`` up to ``stop - 1`` of the log."""
+        self._at = first
         requests, begins, ends, kept = (self._c[name][first:stop] for name in ("request", "begin", "end", "kept"))
         stretches = self._rows.stretches(requests, begins, ends)
         slots = self._rows.slots[stretches.place]
@@ -165,7 +164,7 @@ class Steps:
             slot, row = int(slots[at]), int((peers if pool.mapped else slots)[at])
             whose = f"{self._log.who(request)} token {position:,}, slot {slot:,}"
             if row <= 0:
-                return f"{pool.name}: {whose} is {what}, and its SWA half is gone\n{self._history(slot)}"
+                return f"{pool.name}: {whose} is {what}, and its SWA half is gone\n{self._log.history(slot, self._at)}"
             return (
                 f"{pool.name}: {whose} is {what}: row {row:,} is out of range, the pool ends at row {pool.rows - 1:,}"
             )
@@ -245,7 +244,7 @@ class Steps:
             return (
                 f"{pool.name}, {pool.part(number)}: {self._log.who(request)} reads token {position:,} from slot {slot:,}\n"
                 f"  expected: {self._log.who(request)} token {position:,}\n"
-                f"  found:    {self._say(tensor, found[at])}\n{self._history(slot)}"
+                f"  found:    {self._say(tensor, found[at])}\n{self._log.history(slot, self._at)}"
             )
 
         return otherwise

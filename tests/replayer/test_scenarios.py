@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from replay_cases import (
 )
 
 import simkv
+from simkv.replayer.tensors import PoolTensors, build_pools
 
 RUNS = {"mtp": mtp, "draft trees": draft_trees, "cached prefixes": cached_prefixes, "only sliding": only_sliding}
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
@@ -137,6 +141,25 @@ def test_every_layer_matches_and_every_figure_is_right(name: str, device: str) -
         # A tensor is rounded up to 512 B.
         count = sum(map(tensors, pools.values()))
         assert 0 <= found.measured_bytes - found.allocated_bytes < 512 * count
+
+
+def test_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def build(*arguments: Any) -> list[PoolTensors]:
+        pools = build_pools(*arguments)
+        made.extend(weakref.ref(tensor.data) for pool in pools for tensor in pool.tensors)
+        return pools
+
+    monkeypatch.setattr("simkv.replayer.tensors.build_pools", build)
+    gc.collect()
+    gc.disable()
+    try:
+        simkv.replay(mtp(), device="cpu")
+        # Nothing waits for the garbage collector: the next replay finds the memory.
+        assert made and [one for one in made if one() is not None] == []
+    finally:
+        gc.enable()
 
 
 def last_steps(rows: list[Row]) -> set[int]:
