@@ -119,7 +119,7 @@ def replay(
     return Replay(
         name=made.name,
         device=place.type,
-        device_name=torch.cuda.get_device_name(place) if place.type == "cuda" else platform.processor() or platform.machine(),
+        device_name=torch.cuda.get_device_name(place) if place.type == "cuda" else platform.machine(),
         torch=str(torch.__version__),
         engine=engine,
         layers="all" if wanted.layers is None else str(wanted.layers),

@@ -75,8 +75,7 @@ class KvTensor:
 
     def read(self, index: Tensor, lane: int) -> Tensor:
         """What rows hold, in one of their lanes."""
-        width = self.lanes.shape[1]
-        return self.lanes.view(-1)[index * width + lane % width]
+        return self.lanes[:, lane % self.lanes.shape[1]][index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +162,8 @@ def planned_tensor_bytes(pools: Sequence[Mapping[str, Any]], layers: int | None,
 def memory_free(device: torch.device) -> int:
     """Bytes that tensors may take: nine tenths of what is free on a GPU, half of it elsewhere."""
     if device.type == "cuda":
+        # What an earlier replay gave back is still torch's, and not free in the device's count.
+        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0] * 9 // 10)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
