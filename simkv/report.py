@@ -89,7 +89,8 @@ def replay_report(found: Any) -> RenderableType:
     whose = "device" if found.device == "cuda" else "process"
     peak = "" if found.peak_bytes is None else f"; peak of the {whose} {size(found.peak_bytes)}"
     done.append(f"  row tables {size(found.table_bytes)}{peak}\n")
-    return Group(text, table("pools on the device", heads, rows, left=2), done, _lines("notes", found.notes))
+    parts: list[RenderableType] = [text, table("pools on the device", heads, rows, left=2), done]
+    return Group(*parts, _lines("notes", found.notes)) if found.notes else Group(*parts)
 
 
 # ------------------------------------------------------------------------------------------------- plan

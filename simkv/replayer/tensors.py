@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ _DTYPES = {
     "fp8_e5m2": torch.float8_e5m2,
     "mxfp8": torch.float8_e4m3fn,
 }
+# Bytes to count on where the system does not say.
+_MEMORY_UNKNOWN = 4 << 30
 _LANES = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 SCALES = tuple(Fraction(1, 1 << power) for power in range(11))
@@ -166,9 +168,11 @@ def memory_free(device: torch.device) -> int:
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0] * 9 // 10)
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 << 30
+        # What files are kept in for speed counts as free.
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 // 2 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return _MEMORY_UNKNOWN
 
 
 def fitting_scale(pools: Sequence[Mapping[str, Any]], layers: int | None, free: int) -> Fraction | None:
