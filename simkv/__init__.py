@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
     from simkv.engines.base import Plan
+    from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
     from simkv.workload.request import Workload
@@ -24,6 +25,7 @@ _PUBLIC = {
     "Arch": "simkv.arch",
     "Geometry": "simkv.arch",
     "Plan": "simkv.engines.base",
+    "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
     "Workload": "simkv.workload.request",
@@ -32,6 +34,7 @@ _PUBLIC = {
     "load_run": "simkv.results",
     "plan": "simkv.scenario",
     "read_trace": "simkv.workload.traces",
+    "replay": "simkv.replayer",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
     "write_trace": "simkv.workload.traces",
@@ -41,6 +44,7 @@ __all__ = [
     "Arch",
     "Geometry",
     "Plan",
+    "Replay",
     "Run",
     "Scenario",
     "Workload",
@@ -49,6 +53,7 @@ __all__ = [
     "load_run",
     "plan",
     "read_trace",
+    "replay",
     "schema",
     "simulate",
     "write_trace",

@@ -123,6 +123,7 @@ def run(
     out: Path | None = None,
     force: Force = False,
     check_every_step: Annotated[bool, Parameter(negative="")] = False,
+    record_allocations: Annotated[bool, Parameter(negative="")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate a scenario, print the report and write the run directory.
@@ -139,6 +140,8 @@ def run(
         Replace an existing run directory.
     check_every_step : bool
         Check conservation of every pool after every step (slower).
+    record_allocations : bool
+        Write allocations.parquet, every slot that changes hands, for simkv replay (slower).
     """
     from simkv.guards import interrupt_calls
     from simkv.report import run_report
@@ -149,12 +152,19 @@ def run(
         base = base.set(seed=seed)
     target = out if out is not None else _default_directory(base.name)
     check_free(target, force=force)
-    with _Bar(base.name) as progress:
-        result = simulate(base, check_every=1 if check_every_step else 0, progress=progress)
+    with _Bar(base.name) as update:
+        result = simulate(
+            base,
+            check_every=1 if check_every_step else 0,
+            record_allocations=record_allocations,
+            progress=None if update is None else lambda p: update(p.done, p.total, lambda s: _run_facts(p, s)),
+        )
     # The first Ctrl-C does not cost what was simulated; a second one does.
     with interrupt_calls(lambda: print("saving the run; interrupt again to abandon it", file=sys.stderr)):
         result.save(target, force=force)
     written = [f"{target}/run.json, timeline.parquet, requests.parquet, events.parquet", f"{target}/figures/*.png"]
+    if record_allocations:
+        written.append(f"{target}/allocations.parquet")
     if as_json:
         _dump({**result.to_json(), "directory": str(target)})
     else:
@@ -185,6 +195,57 @@ def show(directory: Path, /, *, as_json: Json = False) -> int:
     else:
         _print(run_report(result))
     return result.exit_code
+
+
+@app.command
+def replay(
+    directory: Path,
+    /,
+    *,
+    device: str = "auto",
+    layers: str = "all",
+    scale: str | None = None,
+    check: str = "every",
+    engine: str = "simkv",
+    as_json: Json = False,
+) -> int:
+    """Execute a run's allocation log on real tensors, and compare every slot, byte and read with what the run claims.
+
+    Parameters
+    ----------
+    directory : Path
+        What ``simkv run --record-allocations`` wrote.
+    device : str
+        cuda, cpu, or auto: CUDA where torch finds a device.
+    layers : str
+        all layers of every pool, or 1 of each.
+    scale : str, optional
+        Share of heads and widths, such as 1/16; never fewer rows. Default: the largest that fits.
+    check : str
+        Whose reads are compared: every step's; sample, one step's of 16; end, each request's last.
+    engine : str
+        Whose allocator hands out slots: simkv, or sglang where its package can be imported.
+    """
+    from simkv.replayer import replay as execute
+    from simkv.report import replay_report
+
+    with _Bar(directory.name) as update:
+        found = execute(
+            directory,
+            device=device,
+            layers=layers,
+            scale=scale,
+            check=check,
+            engine=engine,
+            progress=None
+            if update is None
+            else lambda done, total: update(done, total, lambda s: _row_facts(done, total, s)),
+        )
+    if as_json:
+        _dump(found.to_dict())
+    else:
+        _print(replay_report(found))
+    return 0
 
 
 @app.command
@@ -360,6 +421,18 @@ def _write_trace(workload: Any, target: Path, to: str, *, force: bool, as_json: 
 
 
 # ------------------------------------------------------------------------------------------------- frame
+def _row_facts(done: int, total: int, seconds: float) -> str:
+    """How a replay is getting on."""
+    return f"{done:,}/{total:,} rows  {done / seconds if seconds else 0.0:,.0f} rows/s"
+
+
+def _run_facts(p: Progress, seconds: float) -> str:
+    """How a simulation is getting on."""
+    rate = p.steps / seconds if seconds else 0.0
+    done = f"{p.done:,}/{p.total:,} requests  {p.time_s:,.1f} s simulated  {rate:,.0f} steps/s"
+    return f"{done}  run {p.running} wait {p.waiting} retr {p.retracted}"
+
+
 class _Bar:
     """Progress on stderr while a run lasts; nothing where stderr is no terminal."""
 
@@ -367,7 +440,7 @@ class _Bar:
         self.name = name
         self._live: Any = None
 
-    def __enter__(self) -> Callable[[Progress], None] | None:
+    def __enter__(self) -> Callable[[int, int, Callable[[float], str]], None] | None:
         from simkv.report import console
 
         out = console(stderr=True)
@@ -382,12 +455,10 @@ class _Bar:
         self._task = self._live.add_task(self.name, total=None, facts="")
         return self._update
 
-    def _update(self, p: Progress) -> None:
+    def _update(self, done: int, total: int, facts: Callable[[float], str]) -> None:
+        """So much of it is done; ``facts`` says more, given the seconds since the start."""
         elapsed = self._live.tasks[0].elapsed or 0.0
-        rate = p.steps / elapsed if elapsed else 0.0
-        done = f"{p.done:,}/{p.total:,} requests  {p.time_s:,.1f} s simulated  {rate:,.0f} steps/s"
-        facts = f"{done}  run {p.running} wait {p.waiting} retr {p.retracted}"
-        self._live.update(self._task, completed=p.done, total=p.total, facts=facts)
+        self._live.update(self._task, completed=done, total=total, facts=facts(elapsed))
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:

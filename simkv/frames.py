@@ -37,7 +37,7 @@ class Frames:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {name: np.zeros(1, np.int64) for name in TIMELINE_INTS}
         columns |= {name: np.zeros(1) for name in TIMELINE_FLOATS}
-        outcome = Outcome(columns, [], none, none, none, none, none, none, none, none, none, [], 0, 0)
+        outcome = Outcome(columns, [], none, none, none, none, none, none, none, none, none, none, [], 0, 0)
         return cls(plan, Workload(none, none, none, ()), outcome)
 
     # ---- pools

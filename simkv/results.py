@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from simkv.allocations import AllocationLog
+from simkv.alloctable import allocation_table, parquet_options
 from simkv.document import comparison
 from simkv.engines.base import Plan
 from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
@@ -39,6 +43,7 @@ __all__ = ["Check", "PLOTS", "Run", "engine_for", "load_run", "simulate"]
 
 SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
+_ALLOCATIONS = "allocations.parquet"
 _FRAMES = ("timeline", "requests", "events")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
@@ -81,6 +86,10 @@ class Run:
         ``{"fault", "message"}`` where the engine itself would die or stall for ever.
     partial : bool
         The run was interrupted.
+    allocations : pyarrow.Table or None
+        Every slot that changed hands (:mod:`simkv.allocations`), where that was recorded; what a replay executes.
+    allocation_rows : int or None
+        How many rows of them the run wrote.
     """
 
     scenario: dict[str, Any]
@@ -95,6 +104,8 @@ class Run:
     fault: dict[str, str] | None = None
     partial: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
+    allocations: pa.Table | None = field(default=None, repr=False)
+    allocation_rows: int | None = None
 
     @property
     def name(self) -> str:
@@ -169,6 +180,7 @@ class Run:
             "fault": self.fault,
             "partial": self.partial,
             "notes": list(self.notes),
+            "allocation_rows": self.allocation_rows,
         }
 
     def save(self, directory: str | Path, *, force: bool = False, figures: bool = True) -> Path:
@@ -200,6 +212,8 @@ class Run:
         (directory / "run.json").write_text(text + "\n", encoding="utf-8")
         for frame in _FRAMES:
             getattr(self, frame).to_parquet(directory / f"{frame}.parquet", index=False)
+        if self.allocations is not None:
+            pq.write_table(self.allocations, directory / _ALLOCATIONS, **parquet_options())
         if figures:
             self._save_figures(directory / "figures")
 
@@ -270,6 +284,8 @@ def load_run(directory: str | Path) -> Run:
     try:
         data = json.loads((path / "run.json").read_text(encoding="utf-8"))
         frames = {name: pd.read_parquet(path / f"{name}.parquet") for name in _FRAMES}
+        log = path / _ALLOCATIONS
+        allocations = pq.read_table(log) if log.is_file() else None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ScenarioError(str(path), [Problem(str(path), f"is no run directory: {reason}")]) from None
@@ -287,6 +303,8 @@ def load_run(directory: str | Path) -> Run:
             fault=data["fault"],
             partial=data["partial"],
             notes=tuple(data["notes"]),
+            allocations=allocations,
+            allocation_rows=data["allocation_rows"],
             **frames,
         )
     except (KeyError, TypeError) as error:
@@ -295,7 +313,11 @@ def load_run(directory: str | Path) -> Run:
 
 # ------------------------------------------------------------------------------------------------- simulate
 def engine_for(
-    scenario: Scenario, plan: Plan, *, retraction_order: RetractionOrder = default_retraction_order
+    scenario: Scenario,
+    plan: Plan,
+    *,
+    retraction_order: RetractionOrder = default_retraction_order,
+    log: AllocationLog | None = None,
 ) -> Scheduler:
     """The engine of a scenario, empty, with the pools of its plan.
 
@@ -304,10 +326,13 @@ def engine_for(
     InfeasibleError
         The engine would not start.
     ScenarioError
-        The prefix cache is on and would hold state that is not simulated.
+        The prefix cache is on and would hold state that is not simulated, or a fault cannot be recorded.
     """
     r = scenario.resolved
-    engine = build_scheduler(r.arch, r.settings, plan, retraction_order)
+    if log is not None and "unaligned-reserve" in r.settings.faults:
+        message = "unaligned-reserve loses parts of pages, for which there are no slots to record; record without it"
+        raise ScenarioError(scenario.source, [Problem("policies.faults", message)])
+    engine = build_scheduler(r.arch, r.settings, plan, retraction_order, log)
     if not r.settings.disable_radix_cache and r.arch.state_bytes(r.settings.tp_size):
         message = (
             f"false: the prefix cache of {r.arch.name} also holds short-convolution state, which is not simulated; "
@@ -327,6 +352,7 @@ def simulate(
     steptime: StepTime | None = None,
     retraction_order: RetractionOrder | None = None,
     check_every: int = 0,
+    record_allocations: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Run a scenario.
@@ -343,6 +369,8 @@ def simulate(
         Policies of one's own instead of the scenario's.
     check_every : int
         Check conservation of every pool every so many steps; at the end in any case.
+    record_allocations : bool
+        Give every slot its number and write down whose it is when: :attr:`Run.allocations`, what a replay executes.
     progress : callable, optional
         Called now and then with a :class:`Progress`.
 
@@ -369,7 +397,8 @@ def simulate(
         one = one.with_routing(routing)
     plan = one.plan()
     order = default_retraction_order if retraction_order is None else guarded_order(retraction_order)
-    engine = engine_for(one, plan, retraction_order=order)
+    log = AllocationLog() if record_allocations else None
+    engine = engine_for(one, plan, retraction_order=order, log=log)
     work = workload if workload is not None else one.workload()
     _check_keys(one, plan)
     simulation = Simulation(
@@ -393,10 +422,19 @@ def simulate(
             outcome = simulation.run()
     except InvariantError as error:
         raise InvariantError(f"{one.source}, seed {one.seed}, {error}") from error
-    return _run(one, plan, work, outcome, [name for name, value in given.items() if value is not None])
+    handed_over = [name for name, value in given.items() if value is not None]
+    table = None if log is None else allocation_table(log, outcome.request_of)
+    return _run(one, plan, work, outcome, handed_over, table)
 
 
-def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, given: list[str]) -> Run:
+def _run(
+    scenario: Scenario,
+    plan: Plan,
+    workload: Workload,
+    outcome: Outcome,
+    given: list[str],
+    allocations: pa.Table | None,
+) -> Run:
     frames = Frames(plan, workload, outcome)
     summary = frames.summary
     info = workload.info
@@ -435,6 +473,8 @@ def _run(scenario: Scenario, plan: Plan, workload: Workload, outcome: Outcome, g
         fault=None if outcome.fault is None else {"fault": outcome.fault.fault, "message": outcome.fault.message},
         partial=outcome.partial,
         notes=tuple(_notes(scenario, given, workload, outcome, frames)),
+        allocations=allocations,
+        allocation_rows=None if allocations is None else allocations.num_rows,
     )
 
 

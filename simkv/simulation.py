@@ -74,6 +74,8 @@ class Outcome:
     cached_tokens, rehit_tokens : int64 array, shape (n,)
         Prompt tokens found in the prefix cache when the request was first admitted, and tokens of its own found there
         when it came back from a retraction.
+    request_of : int64 array
+        Number in the workload of each request the engine took, by the engine's handle.
     state : list of str, length n
         completed, refused, aborted, unfinished or never arrived.
     fault : EngineFault or None
@@ -95,6 +97,7 @@ class Outcome:
     prefilled_tokens: IntArray
     cached_tokens: IntArray
     rehit_tokens: IntArray
+    request_of: IntArray
     state: list[str]
     end_ns: int
     steps: int
@@ -479,6 +482,7 @@ class Simulation:
             prefilled_tokens=self._prefilled,
             cached_tokens=self._cached,
             rehit_tokens=self._rehit,
+            request_of=self._index[handles],
             state=state,
             end_ns=self.now,
             steps=self._steps,

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pyarrow.parquet as pq
 import pytest
+import torch
 from tiny import TINY
 
 import simkv
@@ -42,7 +44,7 @@ num_requests = 20
 input_tokens = {kind = "uniform", min = 1, max = 60}
 output_tokens = 8
 """
-COMMANDS = [["size"], ["route"], ["run"], ["show"], ["scenarios"], ["models"], ["schema"], ["trace"]]
+COMMANDS = [["size"], ["route"], ["run"], ["show"], ["replay"], ["scenarios"], ["models"], ["schema"], ["trace"]]
 COMMANDS += [["trace", name] for name in ("describe", "convert", "generate")]
 ESCAPE = re.compile(r"\x1b\[")
 
@@ -133,6 +135,7 @@ sys.exit(code)
     [
         (["--help"], "pandas,matplotlib,pyarrow,torch,pydantic"),
         (["run", "--help"], "pandas,matplotlib,pyarrow,torch,pydantic"),
+        (["replay", "--help"], "pandas,matplotlib,pyarrow,torch,pydantic"),
         (["size", "s.toml"], "pandas,matplotlib,pyarrow,torch"),
         (["size", "inkling-agents", "--json"], "pandas,matplotlib,pyarrow,torch"),
         (["route", "mimo-v2-flash-chat"], "pandas,matplotlib,pyarrow,torch"),
@@ -533,6 +536,136 @@ def test_the_machine_form_of_the_others(call: Any) -> None:
 @pytest.mark.parametrize("line", ["schema --json", "trace convert t.jsonl a --json", "trace generate s.toml b --json"])
 def test_every_command_takes_json(call: Any, line: str) -> None:
     assert call(*line.split()).code == 0
+
+
+# Replays -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(call: Any) -> Any:
+    """Runs a command where ``out`` is a run that recorded its allocations."""
+    assert call("run", "s.toml", "--record-allocations", "--out", "out").code == 0
+    return call
+
+
+def refused(result: Result, *said: str, code: int = 2) -> None:
+    assert (result.code, result.out) == (code, "")
+    assert [text for text in said if text not in result.err] == [], result.err
+
+
+def test_a_run_names_its_log(call: Any) -> None:
+    result = call("run", "s.toml", "--record-allocations", "--out", "out")
+    assert "out/allocations.parquet" in result.out
+    assert Path("out/allocations.parquet").is_file()
+    assert "allocations.parquet" not in call("run", "s.toml", "--out", "other").out
+    assert not Path("other/allocations.parquet").exists()
+
+
+def test_a_replay_prints_its_report(recorded: Any) -> None:
+    result = recorded("replay", "out", "--device", "cpu")
+    assert (result.code, result.err) == (0, "")
+    # 1000 tokens and a page of padding, 256 B each.
+    assert re.search(r"target +full +1 +1,001 +256,256 +256,256 +256,256 *\n", result.out)
+    assert result.out.startswith("tiny on cpu") and "everything matches" in result.out
+
+
+def test_the_machine_form(recorded: Any) -> None:
+    data = json.loads(recorded("replay", "out", "--device", "cpu", "--json").out)
+    assert set(data) == {
+        *("name", "device", "device_name", "torch", "engine", "layers", "scale", "check", "pools", "notes"),
+        *("measured_bytes", "table_bytes", "peak_bytes", "planned_bytes", "allocated_bytes"),
+        *("requests", "steps", "calls", "tokens_written", "tokens_per_s", "seconds"),
+        *("slots_allocated", "slots_freed", "tags_written", "tags_read"),
+    }
+    pool = {"worker": "target", "pool": "full", "layers": 1, "rows": 1001}
+    assert data["pools"] == [pool | dict.fromkeys(("planned_bytes", "expected_bytes", "allocated_bytes"), 256_256)]
+    run = simkv.load_run("out")
+    assert (data["name"], data["requests"], data["device"]) == ("tiny", 20, "cpu")
+    # Every token is computed once, but the last one of each answer.
+    tokens = int((run.requests["input_tokens"] + run.requests["output_tokens"] - 1).sum())
+    assert data["tokens_written"] == data["slots_allocated"] == tokens
+    assert data["tags_written"] == 2 * data["tokens_written"]
+    assert data["torch"] == torch.__version__
+
+
+def test_options_reach_the_replay(recorded: Any) -> None:
+    words = ["--device", "cpu", "--layers", "1", "--scale", "1/2", "--check", "end", "--engine", "simkv", "--json"]
+    data = json.loads(recorded("replay", "out", *words).out)
+    assert (data["layers"], data["scale"], data["check"], data["engine"]) == ("1", "1/2", "end", "simkv")
+    assert data["allocated_bytes"] == 1001 * 128
+    assert data["planned_bytes"] == 256_256
+    assert len(data["notes"]) == 2
+
+
+def test_a_mismatch_exits_4_and_says_what(recorded: Any) -> None:
+    table = pq.read_table("out/allocations.parquet")
+    counts = table.column("full_available").to_pylist()
+    counts[0] += 1
+    index = table.column_names.index("full_available")
+    pq.write_table(table.set_column(index, "full_available", [counts]), "out/allocations.parquet")
+    refused(
+        recorded("replay", "out", "--device", "cpu"),
+        "free count of the full pool: the log says 1,001, 1,000 slots are free",
+        "arrive, request '0'",
+        code=4,
+    )
+    pq.write_table(table.slice(0, 3), "out/allocations.parquet")
+    refused(recorded("replay", "out", "--device", "cpu"), "the log is cut off: it ends at row 3 of", code=4)
+
+
+def test_a_run_without_allocations_is_refused(call: Any) -> None:
+    assert call("run", "s.toml", "--out", "out").code == 0
+    refused(call("replay", "out"), "tiny  recorded no allocations; run it again with --record-allocations")
+    # The file went missing.
+    assert call("run", "s.toml", "--record-allocations", "--out", "other").code == 0
+    Path("other/allocations.parquet").unlink()
+    refused(call("replay", "other"), "recorded no allocations")
+
+
+def test_a_log_that_is_no_table_is_refused(recorded: Any) -> None:
+    whole = Path("out/allocations.parquet").read_bytes()
+    for part in (b"", whole[: len(whole) // 2], b"x" * 100):
+        Path("out/allocations.parquet").write_bytes(part)
+        refused(recorded("replay", "out"), "out  is no run directory")
+
+
+def test_a_folder_that_is_no_run_is_refused(call: Any) -> None:
+    Path("empty").mkdir()
+    refused(call("replay", "empty"), "empty  is no run directory")
+    refused(call("replay", "nowhere"), "nowhere  is no run directory")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--device", "gpu", "device  'gpu' is not one of auto, cpu, cuda"),
+        ("--layers", "2", "layers  '2' is not one of all, 1"),
+        ("--check", "evry", "check  'evry' is not one of every, sample, end; did you mean every?"),
+        ("--engine", "vllm", "engine  'vllm' is not one of simkv, sglang"),
+        ("--scale", "2", "scale  '2' is no share of heads and widths; write 1, 0.5 or 1/16"),
+        ("--scale", "0", "scale  '0' is no share"),
+        ("--scale", "1/0", "scale  '1/0' is no share"),
+        ("--scale", "half", "scale  'half' is no share"),
+    ],
+)
+def test_a_wrong_option_is_refused(recorded: Any, option: str, value: str, said: str) -> None:
+    refused(recorded("replay", "out", option, value), said)
+
+
+def test_all_wrong_options_are_told_at_once(recorded: Any) -> None:
+    result = recorded("replay", "out", "--device", "tpu", "--layers", "0", "--scale", "-1")
+    refused(result, "device  'tpu'", "layers  '0'", "scale   '-1'")
+
+
+def test_without_torch_the_remedy_is_told(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused(recorded("replay", "out"), "torch  cannot be imported; pip install 'simkv[torch]'")
+
+
+def test_without_a_cuda_device_the_remedy_is_told(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused(recorded("replay", "out", "--device", "cuda"), "torch finds no CUDA device; use --device cpu")
+    assert json.loads(recorded("replay", "out", "--json").out)["device"] == "cpu"
 
 
 # Traces ------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ __all__ = [
     "Engine",
     "Event",
     "Infeasible",
+    "KvShape",
     "Plan",
     "PoolPlan",
     "Request",
@@ -33,6 +34,25 @@ EVICTION_CAUSES = ("prefill", "decode", "retraction")
 """What a prefix cache is asked to make room for."""
 
 Mapping = Literal["none", "target", "identity"]
+
+
+class KvShape(NamedTuple):
+    """What one token takes in one layer on one rank.
+
+    Parameters
+    ----------
+    kv_heads : int
+        Heads of the rank.
+    head_dim, v_head_dim : int
+        Elements of a key and of a value head; a latent layer has no values of its own: 0.
+    dtype : str
+        ``bfloat16``, ``fp8_e4m3``, ``fp8_e5m2`` or ``mxfp8``.
+    """
+
+    kv_heads: int = 0
+    head_dim: int = 0
+    v_head_dim: int = 0
+    dtype: str = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -60,6 +80,10 @@ class PoolPlan:
         ``identity`` (a table of its own that maps every slot to itself).
     budgeted_bytes : int
         What the memory budget charged for this pool (never the padding page).
+    shape : KvShape
+        Heads, widths and dtype of its layers.
+    window : int or None
+        Earlier tokens the attention of its layers reads; None: all of them.
     """
 
     worker: str
@@ -71,6 +95,8 @@ class PoolPlan:
     bytes: int
     mapping: Mapping
     budgeted_bytes: int
+    shape: KvShape = KvShape()
+    window: int | None = None
 
     @property
     def indexed_by(self) -> Literal["full", "swa"]:
@@ -192,6 +218,8 @@ class Plan:
                 "bytes_per_token": p.bytes_per_token,
                 "mapping": p.mapping,
                 "budgeted_bytes": p.budgeted_bytes,
+                **p.shape._asdict(),
+                "window": p.window,
             }
             for p in self.pools
         ]

@@ -1,7 +1,11 @@
-"""Replays the operations of a case of kind ``allocator`` and describes what came of each, as the recordings do."""
+"""Replays the operations of a case of kind ``allocator`` and describes what came of each, as the recordings do.
+
+A case of kind ``replay`` is one whose operations are those of an allocation log.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,7 @@ import numpy as np
 from simkv.engines.sglang.slots import AllSwaSlots, Checks, FullSlots, PeerError, SwaSlots
 from simkv.errors import InvariantError
 from simkv.memory.slots import SlotPool
+from simkv.replayer.log import ReplayLog
 
 Case = dict[str, Any]
 
@@ -18,6 +23,7 @@ RENAMED = {
     "alloc_decode": "decode",
     "free_group_begin": "begin_group",
     "free_group_end": "end_group",
+    "move": "move_mapping",
 }
 FREES = {"free", "free_swa", "free_full"}
 SEGMENTS = {"free_segment", "free_swa_segment", "free_full_segment"}
@@ -95,6 +101,8 @@ class Replay:
             return method(op["n"])
         if name in FREES:
             return method(np.array(op.get("ids", []), np.int64))
+        if name == "move":
+            return method(np.array(op["ids"], np.int64), np.array(op["incoming"], np.int64))
         if name in SEGMENTS:
             return method(np.array(op.get("ids", []), np.int64), op["start_pos"])
         arrays = (np.array(op[key], np.int64) for key in ("prefix_lens", "seq_lens", "last_loc") if key in op)
@@ -124,3 +132,31 @@ def run(case: Case) -> Case:
     except InvariantError:
         return {"error": "AssertionError"}
     return {"steps": [{"op": "init", **replay.state()}, *map(replay.step, case["ops"])]}
+
+
+def operations(log: ReplayLog, page: int) -> Iterator[tuple[Case, Case]]:
+    """What a run asked of its allocator, in the engine's words, and the ids that the log says came of it."""
+    rows: dict[int, list[int]] = {}
+    for name, first, stop in log.each_call():
+        slots = log.part("slots", first, stop).tolist()
+        requests, begins, ends = (log.columns[key][first:stop].tolist() for key in ("request", "begin", "end"))
+        if name == "allocate":
+            last = [rows[r][b - 1] if b else -1 for r, b in zip(requests, begins, strict=True)]
+            if page == 1:
+                op: Case = {"op": "alloc", "n": len(slots)}
+            elif len(slots) == len(requests):
+                op = {"op": "alloc_decode", "seq_lens": ends, "last_loc": last}
+            else:
+                op = {"op": "alloc_extend", "prefix_lens": begins, "seq_lens": ends, "last_loc": last}
+            yield op, {"returned": slots, "swa_of_returned": log.part("peers", first, stop).tolist() or slots}
+        elif name in FREES:
+            yield {"op": f"{name}_segment", "ids": slots, "start_pos": 0}, {}
+        elif name == "move":
+            yield {"op": "move", "ids": slots, "incoming": log.part("peers", first, stop).tolist()}, {}
+        elif name in ("begin_group", "end_group"):
+            yield {"op": "free_group_begin" if name == "begin_group" else "free_group_end"}, {}
+        elif name == "open":
+            rows |= {request: [] for request in requests}
+        if name in ("hit", "insert", "allocate"):
+            for row, request, begin, end in zip(range(first, stop), requests, begins, ends, strict=True):
+                rows[request][begin:end] = log.part("slots", row, row + 1).tolist()

@@ -5,10 +5,10 @@ Usage::
     live.py [--seed S] [--schedules N] [--operations M] [--sizings K] [--minutes T]
             [--build] [--if-possible] [--jobs J] [--trials N] [--keep FILE]
 
-Whole schedules; sequences of operations on allocators, the prefix tree and the requests' bookkeeping (``--operations``
-counts them together); pool sizes. Inputs come from ``random_cases.py``, results from the engine in other processes, a
-few cases a process. At the first difference the case is made small (every trial asks the engine again), both sides are
-printed around it, and the exit status is 1.
+Whole schedules; sequences of operations on allocators (random ones, and those of recorded runs), the prefix tree and
+the requests' bookkeeping (``--operations`` counts them together); pool sizes. Inputs come from ``random_cases.py``,
+results from the engine in other processes, a few cases a process. At the first difference the case is made small (every
+trial asks the engine again), both sides are printed around it, and the exit status is 1.
 
 The engine's environment is ``$SIMKV_ORACLE`` or lies in the user's cache folder; ``--build`` builds it if it is missing.
 Without one the comparison does not run: one line says why, exit 2, or 0 with ``--if-possible``.
@@ -39,7 +39,7 @@ from engine import Engine, Session  # noqa: E402
 from shrinking import kind_of, shrink, side_by_side  # noqa: E402
 
 Case = dict[str, Any]
-OPERATIONS = ("allocator", "radix", "decode")
+OPERATIONS = ("allocator", "replay", "radix", "decode")
 TOGETHER = {"schedule": 40, "sizing": 200}  # cases a process; the rest 100
 
 

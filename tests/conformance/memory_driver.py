@@ -114,7 +114,7 @@ class DecodeDriver:
         t = engine.table
         t.finished_len[handle] = t.output[handle]
         t.status[handle] = FINISHED
-        engine.memory.release(handle, insert=op.get("checkpoint", True))
+        engine.memory.release(handle, "finish", insert=op.get("checkpoint", True))
         engine.running.reqs = engine.running.reqs[t.status[engine.running.reqs] == LIVE]
         return {}
 

@@ -15,7 +15,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from allocator_driver import Replay, operations
 from random_allocators import allocator_case
+from schedule_driver import Driver
+
+from simkv.allocations import AllocationLog
+from simkv.alloctable import allocation_table
+from simkv.replayer.log import read_log
 
 Case = dict[str, Any]
 Piece = tuple[int, int, int]  # (first token, length, 1 where tokens count up and 0 where one is repeated)
@@ -261,6 +268,25 @@ def _requests(
     return made
 
 
+# ------------------------------------------------------------------------------------------------- replay
+def replay_case(seed: int, number: int) -> Case:
+    """What the run of a random schedule asks of its allocator, as its allocation log has it."""
+    run = schedule_case(seed, number)["input"]
+    log = AllocationLog()
+    driver = Driver(run, log)
+    driver.run()
+    case = {key: run[key] for key in ("allocator", "page_size", "size", "size_swa") if key in run} | {"ops": []}
+    replay = Replay(case)
+    table = allocation_table(log, np.arange(len(driver.names)))
+    for op, told in operations(read_log(table, driver.names), run["page_size"]):
+        case["ops"].append(op)
+        # The log has the ids of simkv's allocator, so what the engine's hands out is compared with the log as well.
+        done = replay.step(op)
+        if any(done.get(key, value) != value for key, value in told.items()):
+            raise ValueError(f"schedule {seed}, {number}: the log says {told}, and {op} gives {done}")
+    return {"name": f"replay/random_{seed}_{number}", "kind": "replay", "input": case}
+
+
 # ------------------------------------------------------------------------------------------------- radix
 def _pools(rng: random.Random, kinds: list[str], pages: list[int], low: int, high: int, ahead: int = 0) -> Case:
     """Allocator, page, window and sizes of a sequence of operations."""
@@ -486,6 +512,7 @@ def sizing_case(seed: int, number: int) -> Case:
 # ------------------------------------------------------------------------------------------------- command line
 KINDS: dict[str, Callable[[int, int], Case]] = {
     "allocator": allocator_case,
+    "replay": replay_case,
     "schedule": schedule_case,
     "radix": radix_case,
     "decode": decode_case,

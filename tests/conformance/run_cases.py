@@ -325,6 +325,7 @@ KINDS: dict[str, tuple[Callable[[Case], Case], Callable[[Case], Case]]] = {
     "sizes": (sizes, _same),
     "draft_pool": (draft_pool, draft_pool_expected),
     "allocator": (allocator_driver.run, _same),
+    "replay": (allocator_driver.run, _same),
     "schedule": (schedule, _same),
     "decode": (lambda case: DecodeDriver(case).run(), _same),
     "prefill": (prefill, _same),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simkv.allocations import AllocationLog
 from simkv.engines.base import Request, Step
 from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings, Spec
@@ -66,7 +67,7 @@ def settings_of(case: dict[str, Any]) -> Settings:
 class Driver:
     """Runs one case and records what the case records."""
 
-    def __init__(self, case: dict[str, Any]) -> None:
+    def __init__(self, case: dict[str, Any], log: AllocationLog | None = None) -> None:
         self.case = case
         kind = case["allocator"]
         self.engine = Scheduler(
@@ -74,6 +75,7 @@ class Driver:
             full_tokens=None if kind == "pure_swa" else case["size"],
             swa_tokens=case.get("size_swa") if kind in ("swa", "pure_swa") else None,
             max_running_requests=case.get("max_running_requests", 8),
+            log=log,
         )
         self.pending = sorted(case["requests"], key=lambda r: r.get("arrival_step", 0))
         self.requests: list[dict[str, Any]] = []

@@ -12,11 +12,18 @@ from typing import Any
 
 import environment
 import live
+import numpy as np
 import pytest
 import random_cases
 import run_cases
 import shrinking
+from allocator_driver import operations
 from engine import Engine, Session
+from schedule_driver import Driver
+
+from simkv.allocations import AllocationLog
+from simkv.alloctable import allocation_table
+from simkv.replayer.log import read_log
 
 HERE = Path(__file__).resolve().parent
 NUMBERS = range(60)
@@ -124,6 +131,33 @@ def test_operations_name_only_what_is_there() -> None:
             known |= set(op.get("reqs", {}))
             assert op.get("req") is None or op["req"] in known
             assert op["op"] != "prefill" or op["if_fits"]
+
+
+def test_a_log_becomes_the_calls_that_the_engine_would_get() -> None:
+    run = {
+        "allocator": "paged", "page_size": 4, "size": 64, "disable_radix_cache": True, "overlap": False,
+        "requests": [{"rid": "r0", "tokens": {"range": [0, 6]}, "max_new_tokens": 4}],
+    }  # fmt: skip
+    log = AllocationLog()
+    Driver(run, log).run()
+    made = [*operations(read_log(allocation_table(log, np.arange(1)), ["r0"]), 4)]
+    # Page 0 pads, so the first page's slots are 4 to 7; the last output token has no slot.
+    assert [op for op, _ in made] == [
+        {"op": "alloc_extend", "prefix_lens": [0], "seq_lens": [6], "last_loc": [-1]},
+        {"op": "alloc_decode", "seq_lens": [7], "last_loc": [9]},
+        {"op": "alloc_decode", "seq_lens": [8], "last_loc": [10]},
+        {"op": "alloc_decode", "seq_lens": [9], "last_loc": [11]},
+        {"op": "free_group_begin"},
+        {"op": "free_segment", "ids": [4, 5, 6, 7, 8, 9, 10, 11, 12], "start_pos": 0},
+        {"op": "free_group_end"},
+    ]
+    assert [told["returned"] for _, told in made if told] == [[4, 5, 6, 7, 8, 9], [10], [11], [12]]
+
+
+def test_recorded_runs_do_all_that_an_allocator_can() -> None:
+    found = {op["op"] for n in range(40) for op in random_cases.replay_case(1, n)["input"]["ops"]}
+    ways = {"alloc", "alloc_extend", "alloc_decode", "move", "free_group_begin", "free_group_end"}
+    assert found == ways | {"free_segment", "free_full_segment", "free_swa_segment"}
 
 
 def test_sizing_cases_are_scenarios() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from report_cases import PLENTY, model, prefills, run, with_draft
+from report_cases import PLENTY, model, prefills, requests, run, with_draft
 from servers import Case, Server, cases
 
 import simkv
@@ -19,7 +19,7 @@ from simkv.engines.sglang.faults import ENGINE_FAULTS
 from simkv.engines.sglang.numbered import NumberedPools
 from simkv.engines.sglang.scheduling import Scheduler
 from simkv.engines.sglang.settings import Settings
-from simkv.errors import EngineFault
+from simkv.errors import EngineFault, ReplayMismatch
 
 Lengths = Sequence[tuple[int, int]]
 
@@ -190,6 +190,26 @@ def test_a_fault_is_repaired_and_the_others_are_served(fault: Fault, radix: bool
     assert told(result) == [(kind, fault.name)]
     if kind == "abort":
         assert fault.said[1] in result.requests["cause"][0]
+
+
+# F1 frees what was never its own, which is the padding slot; F3's cache takes slots that the window gave back. The
+# others stop before anything is wrong with memory.
+CORRUPT = {"F1": "slot 0 is out of range", "F3": "the cache takes slot 17, which is free"}
+
+
+@pytest.mark.parametrize(("fault", "radix", "overlap"), variants(FAULTS))
+def test_a_replay_finds_a_fault_that_corrupts_memory(fault: Fault, radix: bool, overlap: bool) -> None:
+    def replay(mode: str) -> simkv.Replay:
+        one = fault.scenario(mode, radix=radix, overlap=overlap)
+        made = simkv.simulate(one, workload=requests(fault.lengths), record_allocations=True)
+        return simkv.replay(made, device="cpu", layers=1)
+
+    assert replay("repair").tags_read > 0
+    if fault.name in CORRUPT:
+        with pytest.raises(ReplayMismatch, match=CORRUPT[fault.name]):
+            replay("reproduce")
+    else:
+        replay("reproduce")
 
 
 def test_the_repair_names_the_request_it_is_about() -> None:

@@ -118,7 +118,7 @@ def decoding(engine: Scheduler, held: Sequence[tuple[int, int, int]]) -> list[in
         table, one = engine.table, np.array([handle])
         engine.memory.add(private_tokens(handle))
         engine.memory.open_rows(one)
-        engine.memory.grow(one, 0 * one, 0 * one + stored, -(-stored // engine.page) * engine.page)
+        engine.memory.grow(one, 0 * one, 0 * one + stored, -(-stored // engine.page) * engine.page, "prefill")
         table.allocated[handle] = table.committed[handle] = stored
         table.output[handle], table.status[handle] = made, LIVE
         engine.journal.names.append(f"r{number}")

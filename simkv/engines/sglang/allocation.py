@@ -23,6 +23,11 @@ class Allocation:
     journal : Journal
     draft_slots : int or None
         Rows of the smallest draft pool that is indexed by full slots, where that is less than the full pool.
+
+    Attributes
+    ----------
+    row_width : int
+        Tokens a request row has place for.
     """
 
     def __init__(self, memory: KvMemory, settings: Settings, journal: Journal, draft_slots: int | None) -> None:
@@ -37,7 +42,7 @@ class Allocation:
         self._spec = spec
         self._reserve = alloc_reserve_per_decode(spec, page) if spec is not None else 0
         self._reserve_page = 1 if "unaligned-reserve" in settings.faults else page
-        self._row_width = settings.context_len + extra_context_len(spec, page)
+        self.row_width = settings.context_len + extra_context_len(spec, page)
         self._window_frozen = spec is not None and spec.is_dflash and "dflash-no-window-eviction" in settings.faults
 
     # ---- prefill
@@ -58,7 +63,7 @@ class Allocation:
             raise self._journal.fault("chunk-oom", detail, pool=pool)
         if self._draft_slots is not None:
             self._guard_draft_slots(reqs, -(-end // page) * page - -(-begin // page) * page)
-        memory.grow(reqs, begin, end, need)
+        memory.grow(reqs, begin, end, need, "prefill")
         table.allocated[reqs] = end
         table.committed[reqs] = end
         table.extend_idx[reqs] += 1
@@ -86,7 +91,7 @@ class Allocation:
         held = table.allocated[reqs]
         after = np.maximum(held, table.committed[reqs] + self._reserve)
         if self._settings.repair_faults:
-            after = np.minimum(after, self._row_width)
+            after = np.minimum(after, self.row_width)
         return self._memory.pages_between(held, after)
 
     def decode_fits(self, reqs: IntArray) -> bool:
@@ -123,7 +128,7 @@ class Allocation:
         table, page = self._table, self._page
         held = table.allocated[reqs]
         after = decode_alloc_len(committed, held, self._reserve, self._reserve_page)
-        if int(after.max()) > self._row_width:
+        if int(after.max()) > self.row_width:
             after = self._beyond_the_row(reqs, committed, after)
         grown = int((after - held).sum())
         if grown:
@@ -138,11 +143,11 @@ class Allocation:
             raise self._journal.fault(
                 "row-overrun",
                 f"a request of {int(committed[after.argmax()]):,} tokens reserves up to slot {int(after.max()):,} of a "
-                f"row of {self._row_width:,}",
+                f"row of {self.row_width:,}",
             )
-        for handle in reqs[after > self._row_width].tolist():
+        for handle in reqs[after > self.row_width].tolist():
             self._journal.note_repair("row-overrun", handle, "full")
-        cut: IntArray = np.minimum(after, self._row_width)
+        cut: IntArray = np.minimum(after, self.row_width)
         return cut
 
     def _grow(self, reqs: IntArray, before: IntArray, after: IntArray, fresh: IntArray, need: int) -> None:
@@ -152,7 +157,7 @@ class Allocation:
             self._guard_draft_slots(reqs, fresh)
         if need > memory.available():
             raise self._journal.fault("decode-oom", f"{need} tokens needed, {memory.available()} available")
-        memory.grow(reqs, before, after, need)
+        memory.grow(reqs, before, after, need, "decode")
 
     # ---- windows
     def _evict_decode_windows(self, reqs: IntArray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simkv.allocations import AllocationLog
 from simkv.arch import Arch
 from simkv.engines.base import Plan
 from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
@@ -14,7 +15,11 @@ __all__ = ["build_scheduler"]
 
 
 def build_scheduler(
-    arch: Arch, settings: Settings, plan: Plan, retraction_order: RetractionOrder = default_retraction_order
+    arch: Arch,
+    settings: Settings,
+    plan: Plan,
+    retraction_order: RetractionOrder = default_retraction_order,
+    log: AllocationLog | None = None,
 ) -> Scheduler:
     """A scheduler with empty pools of the plan's sizes.
 
@@ -28,6 +33,8 @@ def build_scheduler(
         Sizes of the pools.
     retraction_order : callable
         Policy: which requests to keep.
+    log : AllocationLog, optional
+        Where to write down every slot that changes hands.
 
     Raises
     ------
@@ -48,4 +55,5 @@ def build_scheduler(
         max_running_requests=plan.max_running_requests or 0,
         draft_slots=smallest if smallest is not None and full is not None and smallest < full else None,
         retraction_order=retraction_order,
+        log=log,
     )

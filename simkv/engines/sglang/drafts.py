@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simkv.arch import Arch
+from simkv.engines.base import KvShape
 from simkv.engines.sglang.hybrid import BLOCK_ZERO, INKLING, cache_window, is_hybrid
 from simkv.engines.sglang.settings import Settings
 
@@ -60,6 +61,8 @@ class DraftFacts:
         The draft class builds its only block at layer id 0 whatever its depth.
     window : int or None
         Earlier tokens the draft's sliding layers attend to.
+    full_shape, swa_shape : KvShape
+        What those bytes are made of.
     """
 
     runners: tuple[int | None, ...]
@@ -76,6 +79,8 @@ class DraftFacts:
     layer_id_is_depth: bool = False
     block_zero: bool = False
     window: int | None = None
+    full_shape: KvShape = KvShape()
+    swa_shape: KvShape = KvShape()
 
 
 def draft_facts(
@@ -86,6 +91,8 @@ def draft_facts(
     full_bytes: int,
     swa_bytes: int,
     stated: StatedDraft,
+    full_shape: KvShape = KvShape(),
+    swa_shape: KvShape = KvShape(),
 ) -> DraftFacts:
     """Collect what the engine knows of the draft; stated facts win over derived ones.
 
@@ -97,6 +104,8 @@ def draft_facts(
         Bytes per token and layer of the draft's geometry on one rank.
     stated : StatedDraft
         What the scenario states.
+    full_shape, swa_shape : KvShape
+        What those bytes are made of.
     """
     spec = settings.spec
     assert spec is not None
@@ -118,6 +127,8 @@ def draft_facts(
         layer_id_is_depth=mode.mtp_layer_id_is_depth,
         block_zero=mode.architecture in BLOCK_ZERO,
         window=settings.window if draft is None else cache_window(draft, None),
+        full_shape=full_shape,
+        swa_shape=swa_shape,
     )
     facts = _with_stated(facts, stated, separate=draft is not None, split=not settings.hybrid_disabled)
     said = any(fact is not None for fact in (stated.num_layers, stated.swa_ids, stated.full_ids))

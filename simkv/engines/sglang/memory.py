@@ -149,6 +149,10 @@ class KvMemory:
         return int((-(-after // page) + (-before // page)).sum()) * page
 
     # ---- arrival and prefix
+    def tokens(self, handle: int) -> Tokens:
+        """What a waiting or running request is made of."""
+        return self._tokens[handle]
+
     def add(self, tokens: Tokens) -> None:
         """Remember what the newest request of the table is made of: prompt, then answer."""
         self._tokens.append(tokens)
@@ -203,6 +207,7 @@ class KvMemory:
         swa = tokens - self.swa.available if self.swa is not None and self.full is not None else 0
         if full <= 0 and swa <= 0:
             return
+        self.pools.cause = f"room for {cause}"
         gone = tree.evict(max(full, 0), max(swa, 0), self.pools)
         self.evicted[self.pools.main.name, cause] += gone[0]
         self.evicted["swa", cause] += gone[1]
@@ -212,14 +217,16 @@ class KvMemory:
         self.rows_free -= len(handles)
         if self.rows_free < 0:
             raise InvariantError(f"{len(handles)} request rows taken, {self.rows_free + len(handles)} were free")
+        self.pools.cause = "prefill"
         self.pools.open_rows(handles)
         if self.tree is not None:
             for handle in handles.tolist():
                 if node := self._nodes[handle]:
                     self.pools.adopt(handle, 0, node)
 
-    def grow(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> None:
+    def grow(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int, cause: str) -> None:
         """Allocate for rows that grow ``before -> after``: ``tokens`` in whole pages, which are there."""
+        self.pools.cause = cause
         self.pools.take(handles, before, after, tokens)
 
     # ---- window
@@ -236,6 +243,7 @@ class KvMemory:
         begin = max(cursor, int(table.protected[handle]))
         end = floor_page(max(begin, pre - self._kept), page)
         if end > begin:
+            self.pools.cause = "window"
             self.pools.free_swa(self.pools.slots(handle, begin, end), end - begin)
             self.window_evicted += end - begin
             begin = end
@@ -267,6 +275,7 @@ class KvMemory:
         dead = int(table.swa_evicted[handle])
         key = self._sound_key(tree.key_length(length), protected, dead)
         tokens, slots = self._tokens[handle], self.pools.slots(handle, 0, key)
+        self.pools.cause = "insert"
         _, node = tree.insert(tokens, key, slots, self.pools, owned_from=protected, swa_from=dead if split else 0)
         if not split:
             # Answers can be evicted without their prompt: they begin a node of their own.
@@ -296,12 +305,14 @@ class KvMemory:
         return key
 
     # ---- release
-    def release(self, handle: int, *, insert: bool = False) -> int:
+    def release(self, handle: int, cause: str, *, insert: bool = False) -> int:
         """Give back a request's row and everything it holds outside the tree; returns tokens of its row.
 
         Parameters
         ----------
         handle : int
+        cause : str
+            ``finish``, ``retraction`` or ``abort``.
         insert : bool
             Its tokens go into the tree first: of a request that finished, as many as the client got.
 
@@ -320,6 +331,7 @@ class KvMemory:
             # It never comes back: what it was made of is the tree's business now.
             self._tokens[handle], self._nodes[handle] = _NO_TOKENS, None
         begin = int(table.protected[handle])
+        pools.cause = cause
         if self.swa is not None:
             alive = min(max(begin, int(table.swa_evicted[handle])), owned)
             if alive > begin:

@@ -69,14 +69,18 @@ class NumberedPools(Pools):
     def take(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> None:
         """Allocate ids: the rest of a request's last page, whole pages, the page of its tail."""
         super().take(handles, before, after, tokens)
+        ids = self._hand_out(handles, before, after, tokens)
+        parts = np.split(ids, np.cumsum(after - before)[:-1])
+        for handle, begin, part in zip(handles.tolist(), before.tolist(), parts, strict=True):
+            self._write(handle, begin, part)
+
+    def _hand_out(self, handles: IntArray, before: IntArray, after: IntArray, tokens: int) -> IntArray:
         grown, begins = handles.tolist(), before.tolist()
         last = [self._rows[handle][begin - 1] if begin else -1 for handle, begin in zip(grown, begins, strict=True)]
         ids = self.allocator.extend(before, after, np.array(last, np.int64))
         if ids is None:
             raise InvariantError(f"{tokens} tokens counted as free, and no slots for them")
-        parts = np.split(ids, np.cumsum(after - before)[:-1])
-        for handle, begin, part in zip(grown, begins, parts, strict=True):
-            self._write(handle, begin, part)
+        return ids
 
     def adopt(self, handle: int, begin: int, node: Node) -> None:
         """Let a request's row from ``begin`` on hold the slots of the cached path that ends at ``node``."""

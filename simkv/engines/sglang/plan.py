@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simkv.arch import Arch
-from simkv.engines.base import Charge, Disagreement, Infeasible, Plan, PoolPlan
+from simkv.engines.base import Charge, Disagreement, Infeasible, KvShape, Plan, PoolPlan
 from simkv.engines.sglang.budget import KvBudget
 from simkv.engines.sglang.disagree import disagreements
 from simkv.engines.sglang.drafts import DraftFacts, StatedDraft, draft_facts
@@ -18,6 +18,7 @@ from simkv.engines.sglang.sizing import (
     PoolSizes,
     cell,
     layer_bytes,
+    layer_shape,
     max_running_requests,
     solve,
 )
@@ -92,7 +93,7 @@ def build_plan(
     sizes = refusal or solve(one, budget.kv, settings)
     if isinstance(sizes, Infeasible):
         return replace(base, infeasible=replace(sizes, fixes=remedies(prices, budget, settings)))
-    made = replace(_finish(base, one, sizes, facts, rule, settings), infeasible=_allocator_refusal(one, settings))
+    made = replace(_finish(base, arch, one, sizes, facts, rule, settings), infeasible=_allocator_refusal(one, settings))
     refused = server_refusal(arch, made, settings)
     return made if refused is None else replace(made, notes=(*made.notes, f"no server starts: {refused.message}"))
 
@@ -109,20 +110,25 @@ def _facts(arch: Arch, draft: Arch | None, settings: Settings, stated: StatedDra
         full_bytes=layer_bytes(mode.full or mode.sliding, dtype, tp),
         swa_bytes=layer_bytes(mode.sliding or mode.full, dtype, tp),
         stated=stated,
+        full_shape=layer_shape(mode.full or mode.sliding, dtype, tp),
+        swa_shape=layer_shape(mode.sliding or mode.full, dtype, tp),
     )
 
 
 def _finish(
-    base: Plan, one: Cell, sizes: PoolSizes, facts: DraftFacts | None, rule: RoutingRule, settings: Settings
+    base: Plan, arch: Arch, one: Cell, sizes: PoolSizes, facts: DraftFacts | None, rule: RoutingRule, settings: Settings
 ) -> Plan:
     page = settings.page_size
     full_tokens = sizes.max_total if sizes.full is None else sizes.full
     swa_tokens = sizes.swa or 0
     pools: list[PoolPlan] = []
     if one.full_layers:
-        pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one))
+        shape = layer_shape(arch.full or arch.sliding, settings.kv_cache_dtype, settings.tp_size)
+        pools.append(_target("full", one.full_layers, one.full_layer, full_tokens, page, one, shape))
     if one.swa_layers:
-        pools.append(_target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one))
+        shape = layer_shape(arch.sliding, settings.kv_cache_dtype, settings.tp_size)
+        swa = _target("swa", one.swa_layers, one.swa_layer, swa_tokens, page, one, shape)
+        pools.append(replace(swa, window=settings.window))
     found: tuple[Disagreement, ...] = ()
     if facts is not None:
         spec = settings.spec
@@ -170,7 +176,7 @@ def _draft_notes(facts: DraftFacts | None) -> tuple[str, ...]:
     )
 
 
-def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one: Cell) -> PoolPlan:
+def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one: Cell, shape: KvShape) -> PoolPlan:
     per_token = layers * per_layer
     if one.configurator == "DefaultPoolConfigurator":
         per_token = int(one.bytes_per_token) - one.draft_cell
@@ -184,6 +190,7 @@ def _target(name: str, layers: int, per_layer: int, tokens: int, page: int, one:
         bytes=(tokens + page) * per_token,
         mapping="none" if name == "full" else "target",
         budgeted_bytes=tokens * per_token,
+        shape=shape,
     )
 
 

@@ -26,9 +26,15 @@ class Pools:
         Page of both pools.
     rows : int
         Request rows.
+
+    Attributes
+    ----------
+    cause : str
+        Why slots move at present, one of :data:`simkv.allocations.CAUSES`; for those who write it down.
     """
 
     def __init__(self, full: CountedPool | None, swa: CountedPool | None, page_size: int, rows: int) -> None:
+        self.cause = "-"
         self.full = full
         self.swa = swa
         self.page_size = page_size

@@ -275,6 +275,8 @@ def draft_pools(
                     bytes=rows * per_token,
                     mapping=mapping,
                     budgeted_bytes=budget if place == 0 else 0,
+                    shape=facts.full_shape if kind == "full" else facts.swa_shape,
+                    window=None if kind == "full" else facts.window,
                 )
             )
     if routes and routes[0].depth is not None and capacity.lump is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simkv.allocations import AllocationLog
 from simkv.engines.base import LIMITS, Event, Request, Step, Usage
 from simkv.engines.sglang.admission import PrefillPass, Verdict
 from simkv.engines.sglang.allocation import Allocation
@@ -21,6 +23,7 @@ from simkv.engines.sglang.journal import Journal
 from simkv.engines.sglang.memory import KvMemory
 from simkv.engines.sglang.pools import Pools
 from simkv.engines.sglang.ratio import NewTokenRatio
+from simkv.engines.sglang.recording import RecordingPools, StepRecord
 from simkv.engines.sglang.settings import Settings
 from simkv.engines.sglang.table import FINISHED, LIVE, RETRACTED
 from simkv.errors import EngineFault, InvariantError
@@ -55,8 +58,10 @@ class Scheduler:
         Rows of the smallest draft pool that is indexed by full slots, where that is less than the full pool.
     retraction_order : callable, optional
         Policy: which requests to keep.
-    pools : type, optional
+    pools : callable, optional
         How slots are handed out: counted, or with numbers.
+    log : AllocationLog, optional
+        Where to write down every slot that changes hands; slots then have numbers.
     """
 
     def __init__(
@@ -68,9 +73,12 @@ class Scheduler:
         max_running_requests: int,
         draft_slots: int | None = None,
         retraction_order: RetractionOrder = default_retraction_order,
-        pools: type[Pools] = Pools,
+        pools: Callable[..., Pools] = Pools,
+        log: AllocationLog | None = None,
     ) -> None:
         page = settings.page_size
+        if log is not None:
+            pools = partial(RecordingPools, log=log)
         self.settings = settings
         self.page = page
         self.overlap = not settings.disable_overlap_schedule
@@ -92,6 +100,10 @@ class Scheduler:
         self.journal = Journal()
         self.limits = Limits(settings, self.memory.capacity)
         self.allocation = Allocation(self.memory, settings, self.journal, draft_slots)
+        self._log = log
+        self._record = None
+        if log is not None:
+            self._record = StepRecord(log, self.allocation.row_width if settings.repair_faults else None)
         self._meter = Meter(self.memory, settings.attention_window or self.window)
         self.max_running_requests = max_running_requests
         self.waiting: deque[int] = deque()
@@ -138,6 +150,8 @@ class Scheduler:
         handle = self.table.add(kept, max_new, stop, ignore_eos=request.ignore_eos, to_abort=refused)
         journal.names.append(request.name)
         self.memory.add(_STUB if refused else request.tokens or private_tokens(handle))
+        if self._record is not None:
+            self._record.arrive(handle, self.memory.tokens(handle), kept + max_new + 1)
         self.waiting.append(handle)
         if refused:
             detail = f"prompt {tokens:,} > {limits.longest_prompt:,}, the longest the server takes"
@@ -211,6 +225,8 @@ class Scheduler:
 
     def _plan(self) -> Step | None:
         table = self.table
+        if self._log is not None:
+            self._log.step += 1
         self.retracted, self.aborted = [], []
         self._alone = True
         exclude: list[int] = []
@@ -229,6 +245,8 @@ class Scheduler:
         else:
             step.stamp = self._status_changes
             self._in_flight.append(step)
+            if self._record is not None:
+                self._record.launch(step)
         return step
 
     def _checkpoint(self, handle: int) -> None:
@@ -511,7 +529,7 @@ class Scheduler:
             cause, detail = f"alone, its next step does not fit the {LABELS[pool]} pool", abort_text(memory, pool, need)
         else:
             cause, detail = f"decode step short of {LABELS[pool]}-pool tokens", ""
-        tokens = memory.release(handle)
+        tokens = memory.release(handle, kind)
         self.journal.note(kind, handle, pool, tokens, cause, detail)
         table.status[handle] = RETRACTED
         table.retractions[handle] += kind == "retraction"
@@ -538,6 +556,8 @@ class Scheduler:
         """
         if self._in_flight.popleft() is not step:
             raise InvariantError("results come in the order of their steps")
+        if self._record is not None:
+            self._record.result(step, accepted)
         with self._blaming():
             if step.kind == "prefill":
                 return self._complete_prefill(step)
@@ -600,7 +620,7 @@ class Scheduler:
         table.status[handle] = FINISHED
         self._status_changes += 1
         before = self.memory.kept_out
-        self.memory.release(handle, insert=True)
+        self.memory.release(handle, "finish", insert=True)
         if self.memory.kept_out > before:
             self.journal.note_repair("F3", handle, "swa")
 
@@ -631,7 +651,7 @@ class Scheduler:
         fault = self.diagnose_stall()
         tokens = int(self.table.input_tokens[handle]) + int(self.table.output[handle])
         if self.chunked >= 0:
-            self.memory.release(handle)
+            self.memory.release(handle, "abort")
             self.chunked = -1
         else:
             self.waiting.popleft()

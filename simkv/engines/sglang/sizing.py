@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simkv.arch import Arch, Geometry
-from simkv.engines.base import Infeasible
+from simkv.engines.base import Infeasible, KvShape
 from simkv.engines.sglang.drafts import DraftFacts
 from simkv.engines.sglang.hybrid import layer_split
 from simkv.engines.sglang.reserve import alloc_reserve_per_decode, ceil_page, floor_page, spec_v1_alloc_len
@@ -17,6 +17,7 @@ __all__ = [
     "PoolSizes",
     "cell",
     "layer_bytes",
+    "layer_shape",
     "max_running_requests",
     "solve",
     "swa_request_cap",
@@ -32,6 +33,15 @@ def layer_bytes(geometry: Geometry | None, kv_cache_dtype: str, tp_size: int) ->
     elements = geometry.elements(tp_size)
     scales = elements // _MXFP8_BLOCK if kv_cache_dtype == "mxfp8" else 0
     return elements * DTYPE_BYTES[kv_cache_dtype] + scales
+
+
+def layer_shape(geometry: Geometry | None, kv_cache_dtype: str, tp_size: int) -> KvShape:
+    """What those bytes are made of."""
+    dtype = "bfloat16" if DTYPE_BYTES[kv_cache_dtype] == 2 else kv_cache_dtype
+    if geometry is None:
+        return KvShape(dtype=dtype)
+    heads = geometry.kv_heads if geometry.latent else max(1, geometry.kv_heads // tp_size)
+    return KvShape(heads, geometry.head_dim, geometry.v_head_dim, dtype)
 
 
 @dataclass(frozen=True)

@@ -309,6 +309,11 @@ def alloc_op(a, op):
         return getattr(a, name)(ids)
     if name in ("free_segment", "free_swa_segment", "free_full_segment"):
         return getattr(a, name)(ids, start_pos=op["start_pos"])
+    if name == "move":  # as the prefix cache does (unified_cache/components/swa.py:326-329)
+        incoming = torch.tensor(op["incoming"], dtype=torch.int64)
+        peers = a.translate_loc_from_full_to_swa(incoming)
+        a.clear_full_to_swa_mapping(incoming)
+        return a.set_full_to_swa_mapping(ids, peers)
     if name in ("free_group_begin", "free_group_end", "clear", "merge_and_sort_free"):
         return getattr(a, name)()
     raise ValueError(name)
@@ -759,6 +764,7 @@ def prefill(d):
 KINDS = {
     "sizing": sizing,
     "allocator": allocator,
+    "replay": allocator,
     "radix": radix,
     "draft_pool": draft_pool,
     "sizes": sizes,
