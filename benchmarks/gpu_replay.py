@@ -1,23 +1,25 @@
 """Full-size replays on one CUDA GPU; ``gpu_replay.sh`` says how to start it.
 
-What it takes, so that it can be planned. Traced on torch's meta device, with all layers, a step of mimo-v2-flash-chat is
-about 740 kernels: for each of 102 tensors (K and V of 9 full, 39 sliding and 3 draft layers) 2 to write and 4 to read and
-compare, and some 130 for rows, slots and what is freed. A step of routing-legacy-vs-generalized is about 600 (66 or 54
-tensors, more frees a step). With 10 microseconds to launch each:
+What it takes, so that it can be planned: the kernels of these logs, counted on torch's meta device with a KV budget of
+64 GiB, and 10 microseconds to launch each. K and V of the 9 full, 39 sliding and 3 draft layers of mimo-v2-flash are 102
+tensors; each takes 2 kernels to write and 4 to read and compare (gather, tag, equal, all), and one for every free.
 
-    mimo-v2-flash-chat               2 x 2,216 steps x 740 x 10 us = 33 s
-    routing-legacy-vs-generalized    2 x   631 steps x 600 x 10 us =  8 s
+    mimo-v2-flash-chat                          2 x 2,216 steps x 1,007 kernels x 10 us = 45 s
+    routing-legacy-vs-generalized, legacy             631 steps x 1,181 kernels x 10 us =  7 s
+    routing-legacy-vs-generalized, generalized        631 steps x 1,011 kernels x 10 us =  6 s
+    copies to the device, each waits for it       100,000 x 20 us                       =  2 s
 
-The bytes hardly count. Reads: of 256,000 tokens a step in 18 tensors of the full pool, a sector of 32 B each and some
-80 B of temporaries, 0.5 GB a step, 2 x 2,216 steps: 2.3 TB. Writes: 2.6 million tokens of 119 KB in every layer, written
-once and overwritten once when freed, twice: 1.2 TB. Together a second or two at 3 TB/s. The simulations before them take
-some seconds of one CPU core. All in all about a minute, and under three if launches cost three times as much.
+The bytes hardly count. Reads: 29 billion rows are compared, a sector of 32 B each and some 80 B of temporaries, 3.2 TB.
+Writes: 2.6 million tokens of 119 KB in all layers of mimo-v2-flash, overwritten once when freed, twice: 1.2 TB. Together
+two seconds at 3 TB/s. The simulations before take some seconds of one CPU core. About a minute in all, and under three
+if a launch costs three times as much.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -148,8 +150,8 @@ def replayed(name: str, routing: str, device: str, kv_bytes: int, *, dry: bool) 
     began = time.perf_counter()
     run = simkv.simulate(one, record_allocations=True)
     simulated = time.perf_counter() - began
-    small = {"layers": 1, "scale": "1/64"} if dry else {"layers": "all", "scale": 1}
-    replay = simkv.replay(run, device=device, **small)
+    layers, scale = ("1", "1/64") if dry else ("all", "1")
+    replay = simkv.replay(run, device=device, layers=layers, scale=scale)
     happened = ("requests.completed", "requests.retractions", "cache_hit_rate", "cache_evicted_full_tokens")
     return {
         "model": run.plan["model"],

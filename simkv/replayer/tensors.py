@@ -69,7 +69,9 @@ class KvTensor:
 
     def fill(self, index: Tensor, tag: int) -> None:
         """Fill rows with one tag."""
-        self.lanes.index_fill_(0, index, self.encoded(torch.tensor(tag)).item())
+        salted = tag ^ self.salt
+        value = torch.tensor(salted).to(self.lanes.dtype).item() if self._narrow else salted
+        self.lanes.index_fill_(0, index, value)
 
     def move(self, target: Tensor, source: Tensor) -> None:
         """Copy rows, all at once."""
