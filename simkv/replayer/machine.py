@@ -217,7 +217,7 @@ class Machine:
     def _allocate(self, first: int, stop: int) -> None:
         stretches = self._stretches(first, stop)
         begins, ends = stretches.begins, stretches.ends
-        slots, peers = self.allocator.extend(begins, ends, self.rows.before(stretches.requests, begins))
+        slots, peers = self.allocator.extend(begins, ends, self._last(stretches))
         self._compare_ids("slot", slots, self.log.part("slots", first, stop), stretches)
         if peers is not None:
             self._compare_ids("SWA slot", peers, self.log.part("peers", first, stop), stretches)
@@ -233,6 +233,22 @@ class Machine:
         self._state[0] = _FREE
         self.rows.slots[stretches.place] = slots
         self.slots_allocated += stretches.total
+
+    def _last(self, stretches: Stretches) -> Tensor:
+        """Slot in front of each stretch; where the stretch goes on in a page, that slot is in its place there."""
+        last = self.rows.before(stretches.requests, stretches.begins)
+        if self.page == 1:
+            return last
+        inside = torch.from_numpy(stretches.begins % self.page).to(self.device)
+        placed = (inside == 0) | ((last >= self.page) & (last % self.page == inside - 1))
+        self._checks.expect(
+            placed,
+            lambda at: (
+                f"{self.log.who(int(stretches.requests[at]))} goes on at token {int(stretches.begins[at]):,} in a page, and "
+                f"the slot of the token before, {int(last[at]):,}, is not in its place there"
+            ),
+        )
+        return torch.where(placed, last, 0)
 
     def _compare_ids(self, kind: str, found: Tensor, told: NDArray[np.int32], stretches: Stretches) -> None:
         expected = torch.from_numpy(told.astype(np.int64)).to(self.device)

@@ -357,6 +357,17 @@ def test_two_requests_that_share_a_slot() -> None:
     )
 
 
+def test_a_row_that_goes_on_behind_a_token_without_slot() -> None:
+    rows = rows_of(draft_trees())
+    at = find(rows, "allocate", cause="decode", request=0)
+    begin, slots = rows[at]["begin"], rows[at]["slots"]
+    assert begin % 16
+    mismatch(
+        changed(draft_trees(), at, begin=begin + 1, slots=slots[1:]),
+        f"request 'r0' goes on at token {begin + 1} in a page, and the slot of the token before, 0, is not in its place",
+    )
+
+
 def test_an_allocator_that_hands_a_slot_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of(dense())
     at = find(rows, "allocate", request=1, cause="prefill")
