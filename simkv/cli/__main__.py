@@ -1,0 +1,7 @@
+"""``python -m simkv.cli``."""
+
+import sys
+
+from simkv.cli import main
+
+sys.exit(main())

@@ -1,0 +1,19 @@
+"""Results as text for a terminal; one module a kind of result."""
+
+from simkv.report.plan import models_report, plan_report, routes_report
+from simkv.report.replay import replay_report
+from simkv.report.run import run_report
+from simkv.report.text import console, size, table
+from simkv.report.trace import trace_report
+
+__all__ = [
+    "console",
+    "models_report",
+    "plan_report",
+    "replay_report",
+    "routes_report",
+    "run_report",
+    "size",
+    "table",
+    "trace_report",
+]
