@@ -40,5 +40,5 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 # What testing and linting need besides.
 $(VENV)/.dev: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask,torch]'
 	touch $@
