@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
     from simkv.engines.base import Plan
+    from simkv.engines.explanation import Explanation
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.studies.explain import explain
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
 # Public name -> module; loaded when first used, so that a command starts quickly.
 _PUBLIC = {
     "Arch": "simkv.arch",
+    "Explanation": "simkv.engines.explanation",
     "Geometry": "simkv.arch",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
@@ -30,6 +33,7 @@ _PUBLIC = {
     "Scenario": "simkv.scenario",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
+    "explain": "simkv.studies.explain",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
     "plan": "simkv.scenario",
@@ -42,6 +46,7 @@ _PUBLIC = {
 
 __all__ = [
     "Arch",
+    "Explanation",
     "Geometry",
     "Plan",
     "Replay",
@@ -49,6 +54,7 @@ __all__ = [
     "Scenario",
     "Workload",
     "builtin_names",
+    "explain",
     "load",
     "load_run",
     "plan",
