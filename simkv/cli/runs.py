@@ -47,9 +47,10 @@ def run(
     record_allocations : bool
         Write allocations.parquet, every slot that changes hands, for simkv replay (slower).
     """
+    from simkv.directory import check_free
     from simkv.guards import interrupt_calls
     from simkv.report import run_report
-    from simkv.results import check_free, simulate
+    from simkv.results import simulate
 
     base = load_scenario(scenario, overrides)
     if seed is not None:
