@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.sweeps import Sweep, load_sweep, sweep
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
@@ -28,15 +29,18 @@ _PUBLIC = {
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
+    "Sweep": "simkv.sweeps",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
+    "load_sweep": "simkv.sweeps",
     "plan": "simkv.scenario",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
+    "sweep": "simkv.sweeps",
     "write_trace": "simkv.workload.traces",
 }
 
@@ -47,15 +51,18 @@ __all__ = [
     "Replay",
     "Run",
     "Scenario",
+    "Sweep",
     "Workload",
     "builtin_names",
     "load",
     "load_run",
+    "load_sweep",
     "plan",
     "read_trace",
     "replay",
     "schema",
     "simulate",
+    "sweep",
     "write_trace",
 ]
 
