@@ -18,50 +18,62 @@ if TYPE_CHECKING:
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.studies.capacity import Capacity, capacity
     from simkv.studies.explain import explain
+    from simkv.sweeps import Sweep, load_sweep, sweep
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
 # Public name -> module; loaded when first used, so that a command starts quickly.
 _PUBLIC = {
     "Arch": "simkv.arch",
+    "Capacity": "simkv.studies.capacity",
     "Explanation": "simkv.engines.explanation",
     "Geometry": "simkv.arch",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
+    "Sweep": "simkv.sweeps",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
+    "capacity": "simkv.studies.capacity",
     "explain": "simkv.studies.explain",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
+    "load_sweep": "simkv.sweeps",
     "plan": "simkv.scenario",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
+    "sweep": "simkv.sweeps",
     "write_trace": "simkv.workload.traces",
 }
 
 __all__ = [
     "Arch",
+    "Capacity",
     "Explanation",
     "Geometry",
     "Plan",
     "Replay",
     "Run",
     "Scenario",
+    "Sweep",
     "Workload",
     "builtin_names",
+    "capacity",
     "explain",
     "load",
     "load_run",
+    "load_sweep",
     "plan",
     "read_trace",
     "replay",
     "schema",
     "simulate",
+    "sweep",
     "write_trace",
 ]
 

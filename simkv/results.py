@@ -38,7 +38,7 @@ from simkv.workload.reuse import reusable_token_share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Check", "PLOTS", "Run", "check_figures", "engine_for", "load_run", "simulate"]
+__all__ = ["Check", "PLOTS", "Run", "check_figures", "engine_for", "load_run", "simulate", "versions"]
 
 SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
@@ -397,15 +397,12 @@ def _run(
         summary=pd.Series(summary, dtype=object, name="value"),
         checks=_checks(scenario.document.checks, summary),
         provenance={
-            "simkv": _version(),
+            **versions(),
             "engine": plan.engine,
             "seed": scenario.seed,
             "workload_sha256": workload.digest(),
             # Objects handed over in Python, which the scenario below does not hold.
             "given_in_python": given,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "pandas": pd.__version__,
         },
         workload={
             "source": info.source,
@@ -436,6 +433,8 @@ def _notes(scenario: Scenario, given: Sequence[str], workload: Workload, outcome
         notes.append(f"acceptance {kind} has no effect: there is no [draft]")
     if document.draft is not None and kind == "none" and "acceptance" not in given:
         notes.append("no [acceptance] is stated: every verify step yields the bonus token only")
+    if document.sweep:
+        notes.append("[sweep] is left alone: this is one run of the scenario itself; simkv sweep runs the grid")
     if outcome.clipped:
         notes.append(
             f"{len(outcome.clipped)} of {len(workload)} requests asked for more tokens than context and pool leave: clipped at "
@@ -446,6 +445,12 @@ def _notes(scenario: Scenario, given: Sequence[str], workload: Workload, outcome
     if idle and outcome.fault is None and frames.summary["requests.completed"]:
         notes.append(f"no pool is ever more than {peak:.0%} full: this load cannot distinguish memory settings")
     return notes
+
+
+def versions() -> dict[str, str]:
+    """What figures may depend on besides their scenario."""
+    numbers = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}
+    return {"simkv": _version(), **numbers}
 
 
 def _version() -> str:

@@ -1,5 +1,6 @@
 """Results as text for a terminal; one module a kind of result."""
 
+from simkv.report.capacity import capacity_report
 from simkv.report.explain import explain_report
 from simkv.report.plan import models_report, plan_report, routes_report
 from simkv.report.replay import replay_report
@@ -8,6 +9,7 @@ from simkv.report.text import console, size, table
 from simkv.report.trace import trace_report
 
 __all__ = [
+    "capacity_report",
     "console",
     "explain_report",
     "models_report",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isnan
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -66,8 +67,9 @@ def seconds(value: float | None) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A figure of a summary, whatever its type."""
-    if value is None:
+    """A figure of a summary, whatever its type; a dash where there is none."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or (isinstance(value, float) and isnan(value)):
         return "-"
     return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
