@@ -234,7 +234,7 @@ def capacity(
     current = _current(base, key)
     low, high = _spread(known, key, current, range)
     scale = _scale(base, key, low, high, tolerance)
-    check_figures(base.change({key: current if current is not None else scale.low}))
+    _refuse_unknown_figures(base, key, [*([] if current is None else [current]), scale.high, scale.low])
     numbers = _seeds(base, seeds)
     results: dict[Asked, PointResult] = {}
 
@@ -377,6 +377,19 @@ def _seeds(base: Scenario, seeds: Any) -> list[int]:
         message = f"{seeds!r} is neither how many seeds (an integer >= 1) nor a list of different ones"
         raise ScenarioError("capacity", [Problem("seeds", message)])
     return numbers
+
+
+def _refuse_unknown_figures(base: Scenario, key: str, values: Sequence[Number]) -> None:
+    """Checks of figures that no run has, told before anything runs; a server that starts knows which there are."""
+    for value in values:
+        one = base.change({key: value})
+        try:
+            plan = one.plan()
+        except UserError:
+            continue
+        if plan.infeasible is None:
+            check_figures(one, plan)
+            return
 
 
 def _refuse_if_all_wrong(base: Scenario, key: str, results: Mapping[Asked, PointResult]) -> None:
