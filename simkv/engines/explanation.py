@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
+
+from simkv.markup import html_table
 
 __all__ = ["Alternative", "Balance", "Equation", "Explanation", "Fit", "LengthCost", "WindowCost"]
 
@@ -208,6 +211,24 @@ class Explanation:
     def requests(self) -> int | None:
         """Most requests that fit at once, each at its longest."""
         return None if self.binding is None else self.binding.requests
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what follows, the limits, and the same budget under other settings."""
+        said = "".join(f"<li>{escape(line)}</li>" for line in self.advice)
+        limits = [(fit.limit, fit.formula, fit.holding, fit.capacity, fit.requests) for fit in self.fits]
+        others = [
+            (one.name, one.bytes_per_token, one.full_tokens, one.swa_tokens, one.requests, one.binding, one.note)
+            for one in self.alternatives
+        ]
+        parts = [f"<ul>{said}</ul>"]
+        if limits:
+            parts.append(html_table(("limit", "one holds at most", "tokens", "there are", "requests"), limits))
+        if others:
+            heads = ("the same budget", "B/token", "full tokens", "SWA tokens", "requests", "runs out first", "")
+            parts.append(html_table(heads, others))
+        sums = [(one.name, one.formula, one.value, one.unit) for one in self.equations]
+        shown = html_table(("figure", "sum", "value", "unit"), sums)
+        return "".join([*parts, f"<details><summary>every sum</summary>{shown}</details>"])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

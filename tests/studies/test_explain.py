@@ -466,3 +466,17 @@ def test_all_sliding_models_are_explained() -> None:
     check_sums(found)
     assert [fit.limit for fit in found.fits] == ["swa", "rows"]
     assert found.balance is None
+
+
+def test_notebooks_show_plans_and_explanations() -> None:
+    plan = simkv.plan("mimo-v2-flash-chat")
+    shown = plan._repr_html_()
+    assert f"<td>{plan.max_total_num_tokens:,}</td>" in shown
+    assert shown.count("<tr>") == 1 + len(plan.pools)
+    found = simkv.explain("mimo-v2-flash-chat")
+    assert f"<li>{found.requests} requests of" in found._repr_html_()
+    dead = simkv.plan(simkv.load("mimo-v2-flash-chat").override("memory.weights=300GiB"))
+    assert "would not start (ValueError)" in dead._repr_html_()
+    # Names come from files of anybody.
+    odd = simkv.plan({"model": {"config": model("FF") | {"name": "<b>x</b>"}}, "memory": {"kv_bytes": GIB}})
+    assert "<b>x</b>" not in odd._repr_html_()
