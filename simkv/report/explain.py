@@ -45,7 +45,7 @@ def _sums(equations: tuple[Equation, ...]) -> Text:
 def _marked(formula: str) -> str:
     """A sum as a person writes it: thousands marked, a cross for the product."""
     marked = re.sub(r"(?<![\w.])\d{4,}(?![\w.])", lambda match: f"{int(match[0]):,}", formula)
-    return marked.replace(" * ", " x ").replace(" // ", " / ")
+    return marked.replace(" * ", " x ")
 
 
 def _fits(found: Explanation) -> Table:

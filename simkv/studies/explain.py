@@ -59,14 +59,14 @@ def explain(
     found = Explanation(equations(plan, settings), prompt, answer)
     if plan.infeasible is not None:
         return replace(found, advice=tuple(f"it would start with {fix}" for fix in plan.infeasible.fixes))
-    foot = footprint(settings, prompt, answer)
+    foot = _foot(one, plan, prompt, answer)
     found = replace(
         found,
         fits=fits(plan, settings, foot, prompt),
         mean_holding=foot.full_mean if plan.layers["full"] else None,
         balance=_balance(one, plan, foot, prompt, answer),
         lengths=length_costs(one.resolved.arch, plan, settings, (prompt, prompt + answer, settings.context_len)),
-        windows=window_costs(settings, prompt, answer),
+        windows=window_costs(settings, prompt, answer) if plan.layers["full"] else (),
     )
     found = replace(found, alternatives=tuple(_alternatives(one, found)))
     return replace(found, advice=tuple(_advice(one, plan, foot, found)))
@@ -93,12 +93,16 @@ def _lengths(one: Scenario, prompt: int | None, answer: int | None) -> tuple[int
     return mean_in if prompt is None else prompt, mean_out if answer is None else answer
 
 
+def _foot(one: Scenario, plan: Plan, prompt: int, answer: int) -> Footprint:
+    return footprint(one.resolved.settings, prompt, answer, all_swa=not plan.layers["full"])
+
+
 def _tighter_pool(one: Scenario, prompt: int, answer: int) -> tuple[Plan, Fit | None]:
     """Plan of a scenario, and its pool that holds the fewest requests, whatever max_running_requests says."""
     plan, settings = one.plan(), one.resolved.settings
     if plan.infeasible is not None:
         return plan, None
-    found = fits(plan, settings, footprint(settings, prompt, answer), prompt)
+    found = fits(plan, settings, _foot(one, plan, prompt, answer), prompt)
     return plan, min((fit for fit in found if fit.limit != "rows"), key=lambda fit: fit.requests)
 
 
@@ -162,7 +166,7 @@ def _alternative(one: Scenario, name: str, change: str, found: Explanation) -> A
         name,
         change,
         plan.bytes_per_token,
-        full,
+        full or None,
         plan.swa_max_total_num_tokens,
         None if fit is None else fit.requests,
         "" if fit is None else fit.limit,
@@ -218,6 +222,11 @@ def _advice(one: Scenario, plan: Plan, foot: Footprint, found: Explanation) -> I
         yield (
             f"of each request's {foot.full:,} tokens, {foot.reserve:,} are reserved for speculation: "
             f"{bound.requests * foot.reserve:,} of {bound.requests:,} {many}"
+        )
+    if not plan.layers["full"] and not settings.disable_radix_cache:
+        yield (
+            "with the prefix cache on, a model whose layers all slide keeps whole prompts, and answers that outgrow the window "
+            "end the engine (F3): memory.disable_radix_cache = true keeps windows only"
         )
     if plan.fits_slack is False:
         yield (

@@ -140,6 +140,38 @@ def test_what_a_request_holds_is_what_the_scheduler_gives_it(
 
 
 @given(
+    st.sampled_from([5, 33, 100]),
+    st.sampled_from([1, 8, 64]),
+    st.integers(1, 300),
+    st.integers(10, 90),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_model_that_only_slides_keeps_whole_prompts_in_its_cache(
+    window: int, interval: int, prompt: int, answer: int, radix: bool, overlap: bool
+) -> None:
+    made = {
+        "model": {"config": model("SS", window=window), "hybrid_swa": True, "cache_window": window},
+        "memory": {
+            "kv_bytes": 1 << 30,
+            "page_size": 1,
+            "swa_eviction_interval": interval,
+            "chunked_prefill_size": 64,
+            "disable_radix_cache": not radix,
+            "disable_overlap_schedule": not overlap,
+            "max_running_requests": 1,
+        },
+    }
+    one, line = lone(window, made, prompt, answer)
+    foot = footprint(one.resolved.settings, prompt, answer, all_swa=True)
+    assert int(line["swa_protected_tokens"].max()) == foot.swa_tree == (prompt if radix else 0)
+    assert held(line, "swa") <= foot.swa
+    if answer > 2 * (window + interval + 2):
+        assert held(line, "swa") == foot.swa
+
+
+@given(
     st.sampled_from([1, 4, 64]),
     st.sampled_from([5, 33, 100]),
     st.sampled_from([1, 128]),
@@ -466,6 +498,9 @@ def test_all_sliding_models_are_explained() -> None:
     check_sums(found)
     assert [fit.limit for fit in found.fits] == ["swa", "rows"]
     assert found.balance is None
+    # 100 of the prompt, and 50 - 1 of the answer.
+    assert (found.fits[0].holding, found.fits[0].requests) == (149, 5000 // 149)
+    assert any("(F3)" in line for line in found.advice)
 
 
 def test_notebooks_show_plans_and_explanations() -> None:

@@ -50,7 +50,7 @@ class Footprint:
         return self.swa_tree + self.swa_tail
 
 
-def footprint(settings: Settings, input_tokens: int, output_tokens: int) -> Footprint:
+def footprint(settings: Settings, input_tokens: int, output_tokens: int, *, all_swa: bool = False) -> Footprint:
     """Tokens that a request of this length holds.
 
     Parameters
@@ -59,6 +59,9 @@ def footprint(settings: Settings, input_tokens: int, output_tokens: int) -> Foot
         The server's.
     input_tokens, output_tokens : int
         Prompt and answer, each at least 1.
+    all_swa : bool
+        No layer is full: there is one pool, and the prefix cache knows no tombstones, so that it keeps whole prompts
+        (mem_cache/pure_swa_radix_cache.py).
 
     Notes
     -----
@@ -75,7 +78,9 @@ def footprint(settings: Settings, input_tokens: int, output_tokens: int) -> Foot
     formula = f"ceil_{page}({input_tokens:,} + {last - input_tokens:,}{ahead})"
     if not settings.hybrid or settings.window is None:
         return Footprint(full, (first + full) / 2, formula, reserve=reserve)
-    tree = 0 if settings.disable_radix_cache else _tree_window(settings, input_tokens)
+    tree = 0
+    if not settings.disable_radix_cache:
+        tree = input_tokens - _unshared(settings, input_tokens) if all_swa else _tree_window(settings, input_tokens)
     own, tail = _tail(settings, input_tokens, last - input_tokens, reserve)
     cached = f"{tree:,} of the prompt in the prefix cache + " if tree else ""
     return Footprint(full, (first + full) / 2, formula, tree, min(own, tail[0]), cached + tail[1], reserve)
@@ -87,6 +92,12 @@ def _kept(settings: Settings) -> int:
     if settings.disable_radix_cache:
         return settings.window
     return ceil_page(max(settings.window, settings.page_size), settings.page_size)
+
+
+def _unshared(settings: Settings, input_tokens: int) -> int:
+    """Tokens of a prompt that the prefix cache does not take: what is no whole page, and one token of EAGLE's pairs."""
+    short = 1 if settings.spec is not None and settings.spec.is_eagle else 0
+    return input_tokens - max(floor_page(input_tokens - short, settings.page_size), 0)
 
 
 def _tree_window(settings: Settings, input_tokens: int) -> int:
@@ -117,9 +128,8 @@ def _tail(settings: Settings, input_tokens: int, decoded: int, reserve: int) -> 
     """
     assert settings.window is not None
     page, window, spec = settings.page_size, settings.window, settings.spec
-    short = 1 if spec is not None and spec.is_eagle else 0
-    shared = 0 if settings.disable_radix_cache else max(floor_page(input_tokens - short, page), 0)
-    own = ceil_page(input_tokens - shared + decoded + reserve, page)
+    unshared = input_tokens if settings.disable_radix_cache else _unshared(settings, input_tokens)
+    own = ceil_page(unshared + decoded + reserve, page)
     width = 1 if spec is None else spec.num_draft_tokens
     late = 0 if settings.disable_overlap_schedule else width
     slack = max(settings.swa_eviction_interval, page + _kept(settings) - window)
