@@ -133,11 +133,12 @@ class Sweep:
         """
         from simkv.plotting import sweeps as draw
 
-        title = title if title is not None else f"{self.name}: {y}"
         if kind == "pareto":
             x = "requests.retractions" if x is None else x
+            title = title if title is not None else f"{self.name}: {y} against {x}"
             self._check_names(kind, {"x": (x, self.figures), "y": (y, self.figures)})
             return draw.pareto(self._drawable(), x, y, self._varied, ax=ax, title=title)
+        title = title if title is not None else f"{self.name}: {y}"
         varied = self._varied
         x = varied[0] if x is None else x
         hue = next((axis for axis in varied if axis not in (x, "seed")), None) if hue is None else hue
