@@ -176,17 +176,18 @@ class Sweep:
 
     def _drawable(self) -> pd.DataFrame:
         """The frame with a column an axis, also of those that vary several keys."""
+        every = [dict(point.changes) for point in self.points]
         joined = {
-            axis.name: [", ".join(_text(value) for value in row) for row in self._rows_of(axis)]
+            axis.name: [", ".join(_text(changes[key]) for key in axis.keys) for changes in every]
             for axis in read_axes(self.axes)
             if len(axis.keys) > 1
         }
         return self.frame.assign(**joined)
 
-    def _rows_of(self, axis: Axis) -> list[tuple[Any, ...]]:
-        """Values of an axis, point by point."""
-        every = [dict(changes) for changes in grid(read_axes(self.axes))]
-        return [tuple(changes[key] for key in axis.keys) for changes in every]
+    @property
+    def points(self) -> list[Point]:
+        """What each row of the frame changes."""
+        return _points(read_axes(self.axes))
 
     # ---- storage
     def to_json(self) -> dict[str, Any]:
@@ -201,9 +202,7 @@ class Sweep:
         ScenarioError
             It exists and ``force`` is not given, or cannot be written.
         """
-        target = SweepDirectory.opened(
-            directory, self.to_json(), _points(read_axes(self.axes)), force=force, resume=False
-        )
+        target = SweepDirectory.opened(directory, self.to_json(), self.points, force=force, resume=False)
         return self._save_into(target, figures=figures)
 
     def _save_into(self, target: SweepDirectory, *, figures: bool) -> Path:
