@@ -9,6 +9,7 @@ its error.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import signal
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -46,8 +48,10 @@ StudyProgress = Callable[[int, int, int], None]
 POLICIES = {"acceptance": "draw", "steptime": "__call__", "routing": "owns_depth", "retraction_order": "__call__"}
 """Objects of one's own that all points may share, and what each must have."""
 
-# Seconds for a scheduler to answer and have a worker, and how often a point is begun again whose process was lost.
+# Seconds for a scheduler to answer and have a worker, how many times that for a cluster without any to get one, and how
+# often a point is begun whose process is lost.
 DASK_TIMEOUT_S = 10.0
+DASK_PATIENCE = 6
 RETRIES = 3
 # Workloads and parcels kept in a process: neighbours in a grid share theirs.
 KEPT = 4
@@ -411,10 +415,12 @@ def _on_dask(parcel: _Parcel, points: Sequence[Point], address: str, jobs: int) 
     that a worker lost for good would be waited for without end.
     """
     client, close = _connected(address, jobs)
-    try:
-        yield from _gathered(client, parcel, points)
-    finally:
-        close()
+    # What goes wrong is told once, by us.
+    with import_module("distributed.utils").silence_logging_cmgr(logging.CRITICAL):
+        try:
+            yield from _gathered(client, parcel, points)
+        finally:
+            close()
 
 
 def _connected(address: Any, jobs: int) -> tuple[Any, Callable[[], None]]:
@@ -454,33 +460,83 @@ def _connected(address: Any, jobs: int) -> tuple[Any, Callable[[], None]]:
 
 
 def _gathered(client: Any, parcel: _Parcel, points: Sequence[Point]) -> Iterator[PointResult]:
-    """Results as they come; points of workers that were lost are begun again elsewhere."""
-    distributed: Any = import_module("distributed")
-    begun: dict[Any, tuple[Point, int]] = {}
-    parcels: dict[str, Any] = {}
+    """Results as they come; points of workers that were lost are begun again elsewhere.
 
-    def begin(point: Point, attempt: int) -> Any:
+    Raises
+    ------
+    ScenarioError
+        The scheduler is gone, or all workers for good.
+    """
+    begun: dict[str, tuple[Any, Point, int]] = {}
+    parcels: dict[str, Any] = {}
+    ended: SimpleQueue[Any] = SimpleQueue()
+
+    def begin(point: Point, attempt: int) -> None:
         own = _with_trace(parcel, point)
         if own.token not in parcels:
-            parcels[own.token] = client.scatter(_packed("workload", own), broadcast=True, hash=False)
+            parcels[own.token] = _scattered(client, _packed("workload", own))
         future = client.submit(_from_bytes, parcels[own.token], own.token, point, pure=False)
-        begun[future] = point, attempt
-        return future
+        begun[future.key] = future, point, attempt
+        future.add_done_callback(ended.put)
 
-    arriving = distributed.as_completed(
-        [begin(point, 1) for point in points], loop=client.loop, with_results=True, raise_errors=False
-    )
-    for future, outcome in arriving:
-        point, attempt = begun.pop(future)
-        if future.status == "finished":
-            yield outcome
-        elif attempt < RETRIES:
-            # The worker is gone, or what was sent to it: it is all sent again.
-            parcels.clear()
-            arriving.add(begin(point, attempt + 1))
-        else:
-            text = f"no worker brought it to an end, {attempt} times: {_reason(outcome)}"
-            yield PointResult(point.index, "error", text, SimkvError.exit_code)
+    for point in points:
+        begin(point, 1)
+    while begun:
+        future, point, attempt = begun.pop(_next(client, ended).key)
+        try:
+            yield future.result()
+        except Exception as error:
+            if client.status != "running":
+                raise _lost("the scheduler is gone") from None
+            # A killed worker is one that Dask itself has replaced a few times.
+            if attempt < RETRIES and not isinstance(error, import_module("distributed").KilledWorker):
+                # The worker is gone, or what was sent to it: it is all sent again.
+                parcels.clear()
+                begin(point, attempt + 1)
+            else:
+                text = f"no worker brought it to an end: {type(error).__name__}: {error}"
+                yield PointResult(point.index, "error", text, SimkvError.exit_code)
+
+
+def _scattered(client: Any, packed: bytes) -> Any:
+    """Bytes at every worker.
+
+    Raises
+    ------
+    ScenarioError
+        There is none, and none comes.
+    """
+    try:
+        client.wait_for_workers(1, timeout=DASK_PATIENCE * DASK_TIMEOUT_S)
+        return client.scatter(packed, broadcast=True, hash=False)
+    except TimeoutError:
+        raise _no_workers() from None
+
+
+def _next(client: Any, ended: SimpleQueue[Any]) -> Any:
+    """The next task that ended, however it did.
+
+    Raises
+    ------
+    ScenarioError
+        There is nobody left to end one.
+    """
+    alone = 0
+    while alone < DASK_PATIENCE:
+        try:
+            return ended.get(timeout=DASK_TIMEOUT_S)
+        except Empty:
+            # A point may take hours, a new worker a while.
+            alone = 0 if client.status == "running" and client.scheduler_info()["workers"] else alone + 1
+    raise _no_workers()
+
+
+def _no_workers() -> ScenarioError:
+    return _lost(f"no worker is left, and none came in {DASK_PATIENCE * DASK_TIMEOUT_S:g} s")
+
+
+def _lost(what: str) -> ScenarioError:
+    return ScenarioError("dask", [Problem("dask", f"{what}; points that ended are in the directory: resume")])
 
 
 def _with_trace(parcel: _Parcel, point: Point) -> _Parcel:
@@ -495,9 +551,3 @@ def _with_trace(parcel: _Parcel, point: Point) -> _Parcel:
             token = f"{parcel.token}-{hashlib.sha256(key.encode()).hexdigest()}"
             return replace(parcel, token=token, requests={key: _requests(scenario)})
     return parcel
-
-
-def _reason(outcome: Any) -> str:
-    """Why a task failed."""
-    error = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 3 else outcome
-    return f"{type(error).__name__}: {error}"
