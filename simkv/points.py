@@ -15,6 +15,7 @@ import os
 import signal
 import tempfile
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -49,10 +50,11 @@ POLICIES = {"acceptance": "draw", "steptime": "__call__", "routing": "owns_depth
 """Objects of one's own that all points may share, and what each must have."""
 
 # Seconds for a scheduler to answer and have a worker, how many times that for a cluster without any to get one, and how
-# often a point is begun whose process is lost.
+# often joblib's processes may break before points get one of their own.
 DASK_TIMEOUT_S = 10.0
 DASK_PATIENCE = 6
-RETRIES = 3
+RETRIES = 2
+DIED = "its process died; perhaps it was killed for its memory"
 # Workloads and parcels kept in a process: neighbours in a grid share theirs.
 KEPT = 4
 
@@ -375,7 +377,7 @@ def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterat
         task = partial(_from_file, str(path))
         broken = 0
         while rest:
-            groups = [list(rest.values())] if broken < RETRIES - 1 else [[point] for point in rest.values()]
+            groups = [list(rest.values())] if broken < RETRIES else [[point] for point in rest.values()]
             try:
                 for group in groups:
                     for result in _streamed(task, group, jobs):
@@ -386,8 +388,7 @@ def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterat
                 if len(group) == 1:
                     del rest[group[0].index]
                     broken = 0
-                    text = "its process died; perhaps it was killed for its memory"
-                    yield PointResult(group[0].index, "error", text, SimkvError.exit_code)
+                    yield PointResult(group[0].index, "error", DIED, SimkvError.exit_code)
 
 
 def _streamed(task: Callable[[Point], PointResult], points: Sequence[Point], jobs: int) -> Iterator[PointResult]:
@@ -460,57 +461,65 @@ def _connected(address: Any, jobs: int) -> tuple[Any, Callable[[], None]]:
 
 
 def _gathered(client: Any, parcel: _Parcel, points: Sequence[Point]) -> Iterator[PointResult]:
-    """Results as they come; points of workers that were lost are begun again elsewhere.
+    """Results as they come.
+
+    Dask begins a task again whose worker is lost, and gives it up when that happens a few times. It may have been in bad
+    company, so it then gets the cluster to itself.
 
     Raises
     ------
     ScenarioError
         The scheduler is gone, or all workers for good.
     """
-    begun: dict[str, tuple[Any, Point, int]] = {}
+    begun: dict[str, tuple[Any, Point]] = {}
     parcels: dict[str, Any] = {}
     ended: SimpleQueue[Any] = SimpleQueue()
 
-    def begin(point: Point, attempt: int) -> None:
+    def begin(point: Point) -> None:
         own = _with_trace(parcel, point)
         if own.token not in parcels:
-            parcels[own.token] = _scattered(client, _packed("workload", own))
+            parcels[own.token] = _sent(client, _packed("workload", own))
         future = client.submit(_from_bytes, parcels[own.token], own.token, point, pure=False)
-        begun[future.key] = future, point, attempt
+        begun[future.key] = future, point
         future.add_done_callback(ended.put)
 
-    for point in points:
-        begin(point, 1)
-    while begun:
-        future, point, attempt = begun.pop(_next(client, ended).key)
+    def end() -> tuple[Point, PointResult | Exception]:
+        future, point = begun.pop(_next(client, ended).key)
         try:
-            yield future.result()
+            return point, future.result()
         except Exception as error:
             if client.status != "running":
                 raise _lost("the scheduler is gone") from None
-            # A killed worker is one that Dask itself has replaced a few times.
-            if attempt < RETRIES and not isinstance(error, import_module("distributed").KilledWorker):
-                # The worker is gone, or what was sent to it: it is all sent again.
-                parcels.clear()
-                begin(point, attempt + 1)
-            else:
-                text = f"no worker brought it to an end: {type(error).__name__}: {error}"
-                yield PointResult(point.index, "error", text, SimkvError.exit_code)
+            return point, error
+
+    doubtful: list[Point] = []
+    for point in points:
+        begin(point)
+    while begun:
+        point, outcome = end()
+        if isinstance(outcome, PointResult):
+            yield outcome
+        else:
+            doubtful.append(point)
+    for point in doubtful:
+        begin(point)
+        _, outcome = end()
+        if not isinstance(outcome, PointResult):
+            killed = isinstance(outcome, import_module("distributed").KilledWorker)
+            text = DIED if killed else f"no worker brings it to an end: {type(outcome).__name__}: {outcome}"
+            outcome = PointResult(point.index, "error", text, SimkvError.exit_code)
+        yield outcome
 
 
-def _scattered(client: Any, packed: bytes) -> Any:
-    """Bytes at every worker.
+def _sent(client: Any, packed: bytes) -> Any:
+    """Bytes on the cluster: at every worker that needs them, and there again when a worker is lost.
 
-    Raises
-    ------
-    ScenarioError
-        There is none, and none comes.
+    That is what they are a task for. What is scattered is gone with the last worker that had it, and so are the tasks
+    that need it.
     """
-    try:
-        client.wait_for_workers(1, timeout=DASK_PATIENCE * DASK_TIMEOUT_S)
-        return client.scatter(packed, broadcast=True, hash=False)
-    except TimeoutError:
-        raise _no_workers() from None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        return client.submit(bytes, packed, pure=False)
 
 
 def _next(client: Any, ended: SimpleQueue[Any]) -> Any:

@@ -268,6 +268,7 @@ def sweep(
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
+    figures: bool = True,
     progress: StudyProgress | None = None,
     **given: Any,
 ) -> Sweep:
@@ -294,6 +295,8 @@ def sweep(
         Replace a sweep directory.
     resume : bool
         Go on with a sweep directory, if it is there: points that ended are kept, but for those in state ``error``.
+    figures : bool
+        Draw figures into the directory.
     progress : callable, optional
         Called with points done, failed, and in all.
     **given
@@ -341,7 +344,7 @@ def sweep(
                     target.add(result)
     made = _made(base.to_dict(), table, points, results, provenance)
     if target is not None:
-        made._save_into(target, figures=True)
+        made._save_into(target, figures=figures)
     return made
 
 
