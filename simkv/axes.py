@@ -204,15 +204,15 @@ def _mark(value: Any) -> Any:
 
 def _twice(axes: Iterable[Axis]) -> list[Problem]:
     """Keys that two axes would change, or one and a part of it."""
-    paths = [(axis.name, tuple(split_key(key))) for axis in axes for key in axis.keys]
+    paths = [(axis, tuple(split_key(key))) for axis in axes for key in axis.keys]
     problems = []
-    for number, (name, path) in enumerate(paths):
+    for number, (axis, path) in enumerate(paths):
         for other, before in paths[:number]:
             short = min(len(path), len(before))
             if path[:short] == before[:short]:
-                where = "of the same axis" if other == name else f"of the axis {other}"
-                what = "is a key" if path == before else "overlaps a key"
-                problems.append(Problem(f'sweep."{name}"', f"{_joined(list(path))} {what} {where} already"))
+                where = "the same axis" if other is axis else f"the axis {other.name}"
+                what = "is a key of" if path == before else "overlaps a key of"
+                problems.append(Problem(f'sweep."{axis.name}"', f"{_joined(list(path))} {what} {where} already"))
                 break
     return problems
 

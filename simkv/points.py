@@ -9,11 +9,13 @@ its error.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import signal
 import tempfile
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -46,9 +49,12 @@ StudyProgress = Callable[[int, int, int], None]
 POLICIES = {"acceptance": "draw", "steptime": "__call__", "routing": "owns_depth", "retraction_order": "__call__"}
 """Objects of one's own that all points may share, and what each must have."""
 
-# Seconds for a scheduler to answer and have a worker, and how often a point is begun again whose process was lost.
+# Seconds for a scheduler to answer and have a worker, how many times that for a cluster without any to get one, and how
+# often joblib's processes may break before points get one of their own.
 DASK_TIMEOUT_S = 10.0
-RETRIES = 3
+DASK_PATIENCE = 6
+RETRIES = 2
+DIED = "its process died; perhaps it was killed for its memory"
 # Workloads and parcels kept in a process: neighbours in a grid share theirs.
 KEPT = 4
 
@@ -371,7 +377,7 @@ def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterat
         task = partial(_from_file, str(path))
         broken = 0
         while rest:
-            groups = [list(rest.values())] if broken < RETRIES - 1 else [[point] for point in rest.values()]
+            groups = [list(rest.values())] if broken < RETRIES else [[point] for point in rest.values()]
             try:
                 for group in groups:
                     for result in _streamed(task, group, jobs):
@@ -382,8 +388,7 @@ def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterat
                 if len(group) == 1:
                     del rest[group[0].index]
                     broken = 0
-                    text = "its process died; perhaps it was killed for its memory"
-                    yield PointResult(group[0].index, "error", text, SimkvError.exit_code)
+                    yield PointResult(group[0].index, "error", DIED, SimkvError.exit_code)
 
 
 def _streamed(task: Callable[[Point], PointResult], points: Sequence[Point], jobs: int) -> Iterator[PointResult]:
@@ -411,10 +416,12 @@ def _on_dask(parcel: _Parcel, points: Sequence[Point], address: str, jobs: int) 
     that a worker lost for good would be waited for without end.
     """
     client, close = _connected(address, jobs)
-    try:
-        yield from _gathered(client, parcel, points)
-    finally:
-        close()
+    # What goes wrong is told once, by us.
+    with import_module("distributed.utils").silence_logging_cmgr(logging.CRITICAL):
+        try:
+            yield from _gathered(client, parcel, points)
+        finally:
+            close()
 
 
 def _connected(address: Any, jobs: int) -> tuple[Any, Callable[[], None]]:
@@ -454,33 +461,91 @@ def _connected(address: Any, jobs: int) -> tuple[Any, Callable[[], None]]:
 
 
 def _gathered(client: Any, parcel: _Parcel, points: Sequence[Point]) -> Iterator[PointResult]:
-    """Results as they come; points of workers that were lost are begun again elsewhere."""
-    distributed: Any = import_module("distributed")
-    begun: dict[Any, tuple[Point, int]] = {}
-    parcels: dict[str, Any] = {}
+    """Results as they come.
 
-    def begin(point: Point, attempt: int) -> Any:
+    Dask begins a task again whose worker is lost, and gives it up when that happens a few times. It may have been in bad
+    company, so it then gets the cluster to itself.
+
+    Raises
+    ------
+    ScenarioError
+        The scheduler is gone, or all workers for good.
+    """
+    begun: dict[str, tuple[Any, Point]] = {}
+    parcels: dict[str, Any] = {}
+    ended: SimpleQueue[Any] = SimpleQueue()
+
+    def begin(point: Point) -> None:
         own = _with_trace(parcel, point)
         if own.token not in parcels:
-            parcels[own.token] = client.scatter(_packed("workload", own), broadcast=True, hash=False)
+            parcels[own.token] = _sent(client, _packed("workload", own))
         future = client.submit(_from_bytes, parcels[own.token], own.token, point, pure=False)
-        begun[future] = point, attempt
-        return future
+        begun[future.key] = future, point
+        future.add_done_callback(ended.put)
 
-    arriving = distributed.as_completed(
-        [begin(point, 1) for point in points], loop=client.loop, with_results=True, raise_errors=False
-    )
-    for future, outcome in arriving:
-        point, attempt = begun.pop(future)
-        if future.status == "finished":
+    def end() -> tuple[Point, PointResult | Exception]:
+        future, point = begun.pop(_next(client, ended).key)
+        try:
+            return point, future.result()
+        except Exception as error:
+            if client.status != "running":
+                raise _lost("the scheduler is gone") from None
+            return point, error
+
+    doubtful: list[Point] = []
+    for point in points:
+        begin(point)
+    while begun:
+        point, outcome = end()
+        if isinstance(outcome, PointResult):
             yield outcome
-        elif attempt < RETRIES:
-            # The worker is gone, or what was sent to it: it is all sent again.
-            parcels.clear()
-            arriving.add(begin(point, attempt + 1))
         else:
-            text = f"no worker brought it to an end, {attempt} times: {_reason(outcome)}"
-            yield PointResult(point.index, "error", text, SimkvError.exit_code)
+            doubtful.append(point)
+    for point in doubtful:
+        begin(point)
+        _, outcome = end()
+        if not isinstance(outcome, PointResult):
+            killed = isinstance(outcome, import_module("distributed").KilledWorker)
+            text = DIED if killed else f"no worker brings it to an end: {type(outcome).__name__}: {outcome}"
+            outcome = PointResult(point.index, "error", text, SimkvError.exit_code)
+        yield outcome
+
+
+def _sent(client: Any, packed: bytes) -> Any:
+    """Bytes on the cluster: at every worker that needs them, and there again when a worker is lost.
+
+    That is what they are a task for. What is scattered is gone with the last worker that had it, and so are the tasks
+    that need it.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        return client.submit(bytes, packed, pure=False)
+
+
+def _next(client: Any, ended: SimpleQueue[Any]) -> Any:
+    """The next task that ended, however it did.
+
+    Raises
+    ------
+    ScenarioError
+        There is nobody left to end one.
+    """
+    alone = 0
+    while alone < DASK_PATIENCE:
+        try:
+            return ended.get(timeout=DASK_TIMEOUT_S)
+        except Empty:
+            # A point may take hours, a new worker a while.
+            alone = 0 if client.status == "running" and client.scheduler_info()["workers"] else alone + 1
+    raise _no_workers()
+
+
+def _no_workers() -> ScenarioError:
+    return _lost(f"no worker is left, and none came in {DASK_PATIENCE * DASK_TIMEOUT_S:g} s")
+
+
+def _lost(what: str) -> ScenarioError:
+    return ScenarioError("dask", [Problem("dask", f"{what}; points that ended are in the directory: resume")])
 
 
 def _with_trace(parcel: _Parcel, point: Point) -> _Parcel:
@@ -495,9 +560,3 @@ def _with_trace(parcel: _Parcel, point: Point) -> _Parcel:
             token = f"{parcel.token}-{hashlib.sha256(key.encode()).hexdigest()}"
             return replace(parcel, token=token, requests={key: _requests(scenario)})
     return parcel
-
-
-def _reason(outcome: Any) -> str:
-    """Why a task failed."""
-    error = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 3 else outcome
-    return f"{type(error).__name__}: {error}"

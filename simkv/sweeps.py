@@ -133,11 +133,12 @@ class Sweep:
         """
         from simkv.plotting import sweeps as draw
 
-        title = title if title is not None else f"{self.name}: {y}"
         if kind == "pareto":
             x = "requests.retractions" if x is None else x
+            title = title if title is not None else f"{self.name}: {y} against {x}"
             self._check_names(kind, {"x": (x, self.figures), "y": (y, self.figures)})
             return draw.pareto(self._drawable(), x, y, self._varied, ax=ax, title=title)
+        title = title if title is not None else f"{self.name}: {y}"
         varied = self._varied
         x = varied[0] if x is None else x
         hue = next((axis for axis in varied if axis not in (x, "seed")), None) if hue is None else hue
@@ -175,17 +176,18 @@ class Sweep:
 
     def _drawable(self) -> pd.DataFrame:
         """The frame with a column an axis, also of those that vary several keys."""
+        every = [dict(point.changes) for point in self.points]
         joined = {
-            axis.name: [", ".join(_text(value) for value in row) for row in self._rows_of(axis)]
+            axis.name: [", ".join(_text(changes[key]) for key in axis.keys) for changes in every]
             for axis in read_axes(self.axes)
             if len(axis.keys) > 1
         }
         return self.frame.assign(**joined)
 
-    def _rows_of(self, axis: Axis) -> list[tuple[Any, ...]]:
-        """Values of an axis, point by point."""
-        every = [dict(changes) for changes in grid(read_axes(self.axes))]
-        return [tuple(changes[key] for key in axis.keys) for changes in every]
+    @property
+    def points(self) -> list[Point]:
+        """What each row of the frame changes."""
+        return _points(read_axes(self.axes))
 
     # ---- storage
     def to_json(self) -> dict[str, Any]:
@@ -200,9 +202,7 @@ class Sweep:
         ScenarioError
             It exists and ``force`` is not given, or cannot be written.
         """
-        target = SweepDirectory.opened(
-            directory, self.to_json(), _points(read_axes(self.axes)), force=force, resume=False
-        )
+        target = SweepDirectory.opened(directory, self.to_json(), self.points, force=force, resume=False)
         return self._save_into(target, figures=figures)
 
     def _save_into(self, target: SweepDirectory, *, figures: bool) -> Path:
@@ -268,6 +268,7 @@ def sweep(
     out: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
+    figures: bool = True,
     progress: StudyProgress | None = None,
     **given: Any,
 ) -> Sweep:
@@ -294,6 +295,8 @@ def sweep(
         Replace a sweep directory.
     resume : bool
         Go on with a sweep directory, if it is there: points that ended are kept, but for those in state ``error``.
+    figures : bool
+        Draw figures into the directory.
     progress : callable, optional
         Called with points done, failed, and in all.
     **given
@@ -341,7 +344,7 @@ def sweep(
                     target.add(result)
     made = _made(base.to_dict(), table, points, results, provenance)
     if target is not None:
-        made._save_into(target, figures=True)
+        made._save_into(target, figures=figures)
     return made
 
 

@@ -28,7 +28,7 @@ __all__ = ["heatmap", "lines", "pareto"]
 # Okabe and Ito's, yellow left out: it is too pale for lines.
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 PRINTED_CELLS = 150  # heat maps of up to this many cells bear their numbers
-LABELLED = 12  # points of a Pareto front that bear a label
+LABELLED = 15  # points of a Pareto front that bear a number
 RAN = ("ok", "check failed")
 MAP = "cividis"
 # More of these is better; less of everything else.
@@ -296,21 +296,28 @@ def _failures(ax: Axes, places: Floats, at: Any, color: str, number: int, count:
 
 def _value_axis(ax: Axes, values: Floats) -> None:
     """Start at zero, unless all values lie close together far from it; leave the foot free for crosses."""
-    low, high = float(values.min()), float(values.max())
-    room = (high - low) or abs(high) or 1.0
+    low, high = _span(values)
+    room = high - low
     if low >= 0 and low < 0.8 * high:
         ax.set_ylim(-0.02 * high, high * 1.06)
-    elif low == high == 0:
-        ax.set_ylim(-0.05, 1)
     else:
         ax.set_ylim(low - 0.25 * room, high + 0.1 * room)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
 
 
-def _number(value: float) -> str:
+def _span(values: Any) -> tuple[float, float]:
+    """Smallest and largest value, apart by a twentieth at least: what hardly differs is not to look as if it did."""
+    low, high = float(values.min()), float(values.max())
+    if low == high == 0:
+        return 0.0, 1.0
+    short = max(0.05 * max(abs(low), abs(high)) - (high - low), 0)
+    return low - short / 2, high + short / 2
+
+
+def _number(value: float, figures: int = 4) -> str:
     """A number in a few figures, whatever its size."""
-    return short_number(value) if abs(value) >= 1000 else f"{value + 0.0:.3g}"
+    return short_number(value) if abs(value) >= 1000 else f"{round(value, 12) + 0.0:.{figures}g}"
 
 
 # ------------------------------------------------------------------------------------------------- heat map
@@ -327,7 +334,8 @@ def _draw_heatmap(ax: Axes, frame: pd.DataFrame, x: str, y: str, value: str, ove
     ax.grid(False)
     told = shape[0] * shape[1] <= PRINTED_CELLS
     if mean.count():
-        mesh = ax.pcolormesh(mean, cmap=MAP, edgecolors="white", linewidth=1.0)
+        low, high = _span(mean)
+        mesh = ax.pcolormesh(mean, cmap=MAP, vmin=low, vmax=high, edgecolors="white", linewidth=1.0)
         bar = ax.figure.colorbar(mesh, ax=ax, pad=0.02)
         bar.set_label(figure_label(value))
         bar.outline.set_visible(False)
@@ -369,11 +377,11 @@ def _cell_text(ax: Axes, i: int, j: int, mean: Any, failed: int, gone: Sequence[
     if np.ma.is_masked(mean[i, j]):
         text, color = "\n".join(gone).replace(" ", "\n"), INK
     else:
-        low, high = mean.min(), mean.max()
-        share = (mean[i, j] - low) / (high - low) if high > low else 0.5
+        low, high = _span(mean)
+        share = (mean[i, j] - low) / (high - low)
         red, green, blue, _ = colormaps[MAP](share)
         color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
-        text = _number(float(mean[i, j])) + ("*" if failed else "")
+        text = _number(float(mean[i, j]), 3) + ("*" if failed else "")
     size = 7 if wide or np.ma.is_masked(mean[i, j]) else 9
     ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=size, color=color)
 
@@ -384,7 +392,7 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
     named = [name for name in axes if name != "seed"] or list(axes)
     points = frame[ran].groupby(named, sort=False, dropna=False, observed=True)[[x, y]].mean().reset_index()
     for name, label, axis in ((x, ax.set_xlabel, ax.xaxis), (y, ax.set_ylabel, ax.yaxis)):
-        label(f"{figure_label(name)}, {'more' if more[name] else 'less'} is better")
+        label(f"{figure_label(name)}\n{'more' if more[name] else 'less'} is better")
         axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     if points.empty:
@@ -392,7 +400,9 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
     else:
         front = points[pareto_front(points[x].to_numpy(float), points[y].to_numpy(float), more[x], more[y])]
         front = front.sort_values([x, y], kind="stable")
-        ax.margins(0.14, 0.16)
+        for values, limits in ((points[x], ax.set_xlim), (points[y], ax.set_ylim)):
+            low, high = _span(values)
+            limits(low - 0.14 * (high - low), high + 0.14 * (high - low))
         ax.plot(
             points[x], points[y], color=PALE, marker="o", markersize=5, linestyle="", label=f"points ({len(points)})"
         )
@@ -402,12 +412,15 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
             color=HUES[0],
             marker="o",
             markersize=6,
-            linestyle="-",
+            # Between two points there is nothing but what the worse of them reaches.
+            drawstyle="steps-pre" if more[x] else "steps-post",
             label=f"front ({len(front)}): beaten\n  by none in both",
         )
-        for _, one in front.head(LABELLED).iterrows():
-            _front_label(ax, one, x, y, named, more)
-    notes = [f"labels: {', '.join(named)}"]
+        for number, (place, ones) in enumerate(list(front.groupby([x, y], sort=False))[:LABELLED], 1):
+            _front_label(
+                ax, number, place, [", ".join(_label(one[name]) for name in named) for _, one in ones.iterrows()]
+            )
+    notes = [f"front: {', '.join(named)}"]
     if "seed" in axes and named != ["seed"]:
         notes.append("means over seed")
     if (~ran).any():
@@ -415,20 +428,20 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
     return "; ".join(notes)
 
 
-def _front_label(ax: Axes, one: pd.Series[Any], x: str, y: str, named: Sequence[str], more: Mapping[str, bool]) -> None:
-    """The values of the axes at a point of the front, on the side where nothing can be: the better one."""
-    right = 1 if more[x] else -1
-    up = 1 if more[y] else -1
+def _front_label(ax: Axes, number: int, place: tuple[float, float], texts: Sequence[str]) -> None:
+    """A number at a point of the front, and in the legend what it stands for."""
     ax.annotate(
-        ", ".join(_label(one[name]) for name in named),
-        xy=(float(one[x]), float(one[y])),
-        xytext=(5 * right, 5 * up),
+        str(number),
+        xy=place,
+        xytext=(0, 6),
         textcoords="offset points",
-        ha="left" if right > 0 else "right",
-        va="bottom" if up > 0 else "top",
-        fontsize=8,
+        ha="center",
+        va="bottom",
+        fontsize=9,
         color=INK,
     )
+    text = texts[0] + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
+    ax.plot([], [], color=INK, marker=f"${number}$", markersize=6, linestyle="", label=wrapped(text))
 
 
 def pareto_front(x: Floats, y: Floats, more_x: bool, more_y: bool) -> Any:

@@ -5,6 +5,7 @@ from simkv.report.explain import explain_report
 from simkv.report.plan import models_report, plan_report, routes_report
 from simkv.report.replay import replay_report
 from simkv.report.run import run_report
+from simkv.report.sweep import sweep_report
 from simkv.report.text import console, size, table
 from simkv.report.trace import trace_report
 
@@ -18,6 +19,7 @@ __all__ = [
     "routes_report",
     "run_report",
     "size",
+    "sweep_report",
     "table",
     "trace_report",
 ]
