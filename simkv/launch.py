@@ -31,7 +31,8 @@ from simkv.engines.sglang.flags import Flag, Given, engine_environment, engine_f
 from simkv.engines.sglang.hybrid import BLOCK_ZERO
 from simkv.engines.sglang.settings import DTYPE_BYTES
 from simkv.errors import ModelError, Problem, ScenarioError, UserError, nearest
-from simkv.hardware import GPUS, gpu as gpu_named
+from simkv.hardware import GPUS
+from simkv.hardware import gpu as gpu_named
 from simkv.scenario import Scenario, builtin_names, load
 
 __all__ = ["Launch", "LaunchFlag", "import_launch"]
@@ -50,6 +51,21 @@ _QUANTIZED_BITS = {
     "modelopt_fp4": 4.5,
     "mxfp4": 4.25,
 }
+
+
+# Multimodal classes that are served as language models unless --enable-multimodal is given (model_config.py:692-697).
+_TEXT_ONLY = (
+    "Gemma3ForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "Step3VLForConditionalGeneration",
+    "InklingForConditionalGeneration",
+)
+# Multimodal classes with prefill graphs all the same (configs/model_config.py:2501-2516).
+_GRAPHED = (
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+)
 
 
 class LaunchFlag(NamedTuple):
@@ -171,22 +187,18 @@ def import_launch(
 
 
 # ------------------------------------------------------------------------------------------------------------- values
-def _integer(text: str) -> int:
-    return int(text)
-
-
 def _human(text: str) -> int:
     """An integer, or with k, M, G, T (decimal) or Ki, Mi, Gi, Ti (binary), as the engine reads some (utils/common.py:3394)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)(k|M|G|T)\s*|\s*(\d+)(Ki|Mi|Gi|Ti)\s*", text)
     if match is None:
         return int(text)
     if match[2]:
-        return int(Decimal(match[1]) * 1000 ** ("kMGT".index(match[2]) + 1))
-    return int(match[3]) * 1024 ** ("KMGT".index(match[4][0]) + 1)
+        return int(Decimal(match[1]) * int(1000 ** ("kMGT".index(match[2]) + 1)))
+    return int(match[3]) * int(1024 ** ("KMGT".index(match[4][0]) + 1))
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "integer": (_integer, "an integer"),
+    "integer": (int, "an integer"),
     "human": (_human, "an integer, also as 8k or 8Ki"),
     "number": (float, "a number"),
 }
@@ -466,7 +478,7 @@ class _Reading:
                 self.put(f"draft.{name}", value, because[name])
 
     def _block(self, algorithm: str, width: int | None) -> int | None:
-        """Verify width of DFLASH (its block) and DSPARK (its block and one), arg_groups/speculative_hook.py:365-425, 806-840."""
+        """Verify width of DFLASH (its block) and DSPARK (its block and one): speculative_hook.py:365-425, 806-840."""
         flag = f"--speculative-{algorithm.lower()}-block-size"
         block = self.number(flag)
         if block is None:
@@ -526,7 +538,8 @@ class _Reading:
     def _pages(self) -> Backends | None:
         stated = self.number("--page-size")
         flags = ("--attention-backend", "--prefill-attention-backend", "--decode-attention-backend")
-        given = Backends(*(self.text(flag) for flag in flags), draft=self.text("--speculative-draft-attention-backend"))
+        attention, prefill, decode = (self.text(flag) for flag in flags)
+        given = Backends(attention, prefill, decode, self.text("--speculative-draft-attention-backend"))
         if self.arch is None or (stated is None and "--page-size" in self.given):
             return None
         topk = self.number("--speculative-eagle-topk")
@@ -576,25 +589,33 @@ class _Reading:
             )
 
     def _fraction(self, backends: Backends | None) -> None:
-        graphs = [flag for flag in self.given if "cuda-graph" in flag and self.given[flag].flag.use == "used"]
+        graphs = [flag for flag, one in self.given.items() if _of_graphs(one.flag)]
         arch, memory = self.arch, self.data.get("memory", {})
         stated = memory.get("mem_fraction_static")
         context = self.data.get("model", {}).get("context_length") or (arch.context_len if arch else None) or 0
         aiter = backends is not None and backends.attention == "aiter" and context > 8192
         if stated is None and "--mem-fraction-static" not in self.given and arch is not None:
-            if arch.architecture.endswith("ForConditionalGeneration"):
+            if _is_multimodal(arch):
                 self.notes.append(
                     f"{arch.architecture} has other parts than a language model, for which the engine keeps more memory "
                     "free than is reckoned here: state --mem-fraction-static"
                 )
-            if (graphs or aiter) and self.mib is not None:
+            if self.mib is not None and (graphs or self._no_prefill_graphs(arch)):
                 stated = self._heuristic(arch)
-                self.put("memory.mem_fraction_static", stated, ", ".join(graphs) or "the engine's own heuristic")
+                why = ", ".join(graphs) or "the engine's own heuristic, without prefill graphs"
+                self.put("memory.mem_fraction_static", stated, why)
         if aiter and stated is not None:
             # attention_hook.py:247-275
             self.put(
                 "memory.mem_fraction_static", stated * 0.85, "x 0.85: the attention backend aiter, context above 8192"
             )
+
+    def _no_prefill_graphs(self, arch: Arch) -> bool:
+        """Whether the engine captures none by itself: cuda_graph_hook.py:176-256, cuda_graph_config.py:119-123."""
+        if "--cuda-graph-backend-prefill" in self.given:
+            return False
+        eager = _is_multimodal(arch) and arch.architecture not in _GRAPHED
+        return self.platform == "amd" or eager or "--enable-two-batch-overlap" in self.given
 
     def _heuristic(self, arch: Arch) -> float:
         """The engine's fraction with other graphs than its own."""
@@ -615,8 +636,8 @@ class _Reading:
         off, listed, most = sizes("decode")
         decode = 0 if off else max(listed) if listed else most
         off, listed, most = sizes("prefill")
-        tokens = chunk if chunk > 0 else longest
-        prefill = 0 if off else len(listed) if listed else prefill_graphs_up_to(most or tokens)
+        off = off or self._no_prefill_graphs(arch)
+        prefill = 0 if off else len(listed) if listed else prefill_graphs_up_to(most or chunk)
         return default_mem_fraction_static(
             self.mib,
             tp_size=self.data.get("model", {}).get("tp_size", 1),
@@ -674,7 +695,7 @@ class _Reading:
             return "no effect", "", "no --speculative-algorithm"
         if flag.key == "memory.weights" and "memory.weights" not in self.because:
             return "no effect", "", "the weights are the checkpoint's own"
-        if "cuda-graph" in flag.name and "--mem-fraction-static" in self.given:
+        if _of_graphs(flag) and "--mem-fraction-static" in self.given:
             return "no effect", "", "--mem-fraction-static is stated"
         return "used", flag.key, ""
 
@@ -723,6 +744,7 @@ class _Reading:
     def _scenario(self, data: dict[str, Any]) -> Scenario | None:
         """A valid scenario; its problems are told by the flags that made them."""
         told = {problem.place for problem in self.problems}
+        told |= {flag.key for flag in engine_flags() if flag.name in told}
         try:
             scenario = Scenario(data, SOURCE)
             if not self.problems:
@@ -734,7 +756,7 @@ class _Reading:
                 place = because if because.startswith("--") and " " not in because else problem.place
                 # What is missing for lack of a model or a GPU has been told.
                 missing = place in ("model", "memory", "model.config") and bool(self.problems)
-                if place not in told and not missing:
+                if place not in told and problem.place not in told and not missing:
                     self.problems.append(Problem(place, problem.message))
             return None
 
@@ -750,6 +772,11 @@ def _of_draft(flag: Flag) -> bool:
     return flag.key.startswith("draft.") or flag.name.startswith("--speculative-draft")
 
 
+def _of_graphs(flag: Flag) -> bool:
+    """Flags that decide which graphs are captured."""
+    return flag.key == "memory.mem_fraction_static" and flag.name != "--mem-fraction-static"
+
+
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -762,6 +789,10 @@ def _place(path: str | Path) -> str:
 def _near_model(path: str) -> str:
     last = path.rstrip("/").rpartition("/")[2].lower()
     return nearest(last, catalogue.names())
+
+
+def _is_multimodal(arch: Arch) -> bool:
+    return arch.architecture.endswith("ForConditionalGeneration") and arch.architecture not in _TEXT_ONLY
 
 
 def _asks_for_fp8(arch: Arch) -> bool:

@@ -132,10 +132,10 @@ def _of_platform(
         return {"hopper": "fa3", "blackwell": "flashinfer", "amd": "aiter"}.get(platform, "triton")
     if platform == "hopper" and chain:
         return "fa3"
-    if platform == "blackwell" and chain:
-        # Without --speculative-eagle-topk only DFLASH is known to draft a chain here (model_override_base.py:268-274).
-        if algorithm is None or eagle_topk is not None or algorithm.upper() == "DFLASH":
-            return "fa4" if _asymmetric(arch) else "trtllm_mha"
+    # Without --speculative-eagle-topk only DFLASH is known to draft a chain here (model_override_base.py:268-274).
+    told = algorithm is None or eagle_topk is not None or algorithm.upper() == "DFLASH"
+    if platform == "blackwell" and chain and told:
+        return "fa4" if _asymmetric(arch) else "trtllm_mha"
     if platform == "amd":
         return "aiter"
     return "triton" if arch.architecture in _SINKS else "flashinfer"

@@ -79,9 +79,11 @@ def default_mem_fraction_static(
         graph_bs = decode_graph_bs
     tokens = chunked_prefill_size if chunked_prefill_size > 0 else max_prefill_tokens
     reserved = 512 + max(tokens, 2048) * 1.5 + tp_size / 8 * 1024 + graph_bs * 2
-    if prefill_graphs is None:
-        prefill_graphs = prefill_graphs_up_to(tokens)
-    reserved += 1.5 * 1024 * bool(prefill_graphs) if mla else 8 * prefill_graphs
+    if mla:
+        reserved += 0 if prefill_graphs == 0 else 1.5 * 1024
+    else:
+        # Without chunks (-1) the list of graphs is empty (memory_hook.py:232-268).
+        reserved += 8 * (prefill_graphs_up_to(chunked_prefill_size) if prefill_graphs is None else prefill_graphs)
     if gpu_mem_mib > 60 * 1024:
         reserved = max(reserved, 10 * 1024)
     return round((gpu_mem_mib - reserved) / gpu_mem_mib, 3)

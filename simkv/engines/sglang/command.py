@@ -78,8 +78,12 @@ def _error(message: str) -> ScenarioError:
 def _servers(text: str, env: dict[str, str]) -> Iterator[Command]:
     """Servers of a text, command by command; variables set by an earlier one hold for the later ones."""
     env = dict(env)
+
+    def value(match: re.Match[str]) -> str:
+        return env.get(match[1] or match[2], match[0])
+
     for words in _commands(text):
-        words = [_VARIABLE.sub(lambda m: env.get(m[1] or m[2], m[0]), word) for word in words]
+        words = [_VARIABLE.sub(value, word) for word in words]
         yield from _server_of(words, env)
         rest = words[1:] if words[:1] == ["export"] else words
         if all(_ASSIGNMENT.fullmatch(word) for word in rest):
