@@ -19,10 +19,20 @@ EAGLE3, CHAIN = "--speculative-algorithm EAGLE3", "--speculative-num-steps 3 --s
 CHAIN += "--speculative-num-draft-tokens 4"
 LLAMA_DRAFT, OSS_DRAFT, QWEN_DRAFT = "draft-llama3-8b-eagle3", "draft-gpt-oss-120b-eagle3", "draft-qwen3-8b-dflash"
 
-MODELS = (
-    "llama-3.1-8b gpt-oss-120b qwen3-8b glm-4.5 minimax-m2.5 step-3.5-flash mimo-v2-flash deepseek-v3 gemma-3-1b "
-    "gemma-3-27b llama-4-scout mistral-7b-v0.1"
-).split()
+MODELS = [
+    "llama-3.1-8b",
+    "gpt-oss-120b",
+    "qwen3-8b",
+    "glm-4.5",
+    "minimax-m2.5",
+    "step-3.5-flash",
+    "mimo-v2-flash",
+    "deepseek-v3",
+    "gemma-3-1b",
+    "gemma-3-27b",
+    "llama-4-scout",
+    "mistral-7b-v0.1",
+]
 
 CASES: list[tuple[str, str, str, str | None]] = [
     *((model, gpu, "", None) for model in MODELS for gpu in ("h200", "b200", "mi300x", "a100-80g")),
