@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
     from simkv.engines.base import Plan
+    from simkv.launch import Launch, import_launch
+    from simkv.measured import LogComparison, compare_log
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.serverlog import ServerLog, read_server_log
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
@@ -24,15 +27,21 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Arch": "simkv.arch",
     "Geometry": "simkv.arch",
+    "Launch": "simkv.launch",
+    "LogComparison": "simkv.measured",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
+    "ServerLog": "simkv.serverlog",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
+    "compare_log": "simkv.measured",
+    "import_launch": "simkv.launch",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
     "plan": "simkv.scenario",
+    "read_server_log": "simkv.serverlog",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "schema": "simkv.scenario",
@@ -43,15 +52,21 @@ _PUBLIC = {
 __all__ = [
     "Arch",
     "Geometry",
+    "Launch",
+    "LogComparison",
     "Plan",
     "Replay",
     "Run",
     "Scenario",
+    "ServerLog",
     "Workload",
     "builtin_names",
+    "compare_log",
+    "import_launch",
     "load",
     "load_run",
     "plan",
+    "read_server_log",
     "read_trace",
     "replay",
     "schema",

@@ -33,6 +33,7 @@ from simkv.engines.sglang.settings import DTYPE_BYTES
 from simkv.errors import ModelError, Problem, ScenarioError, UserError, nearest
 from simkv.hardware import GPUS
 from simkv.hardware import gpu as gpu_named
+from simkv.overrides import parse_assignments
 from simkv.scenario import Scenario, builtin_names, load
 
 __all__ = ["Launch", "LaunchFlag", "import_launch"]
@@ -105,6 +106,29 @@ class Launch:
     flags: tuple[LaunchFlag, ...]
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = field(default=(), repr=False)
+    because: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def written(
+        cls,
+        scenario: Scenario,
+        flags: Iterable[LaunchFlag],
+        notes: Iterable[str],
+        words: Sequence[str],
+        because: Mapping[str, str],
+    ) -> Launch:
+        """A launch with its scenario written out; ``because`` says what set each key."""
+        rows = tuple(flags)
+        head = ["sglang.launch_server " + shlex.join(words)]
+        head += [f"ignored, though it matters: {one.flag} {one.value}" for one in rows if one.use == "ignored"]
+        text = _toml(scenario.data, because, head)
+        return cls(scenario, text, rows, tuple(notes), tuple(words), because)
+
+    def override(self, *assignments: str, because: str = "override") -> Launch:
+        """A copy whose scenario has ``"dotted.key=value"`` changes, written out too."""
+        scenario = self.scenario.override(*assignments)
+        changed = {".".join(path): because for path, _ in parse_assignments(assignments)}
+        return Launch.written(scenario, self.flags, self.notes, self.words, {**self.because, **changed})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: what ``simkv import-launch --json`` prints."""
@@ -721,9 +745,7 @@ class _Reading:
             scenario = Scenario(data, SOURCE)
         if "draft" in data:
             self.notes.append("no [acceptance] is stated: the command does not say how many drafts are accepted")
-        head = ["sglang.launch_server " + shlex.join(self.command.words)]
-        text = _toml(data, self.because, head)
-        return Launch(scenario, text, tuple(self.rows), tuple(self.notes), self.command.words)
+        return Launch.written(scenario, self.rows, self.notes, self.command.words, self.because)
 
     def _workload(self, workload: str | Path | Mapping[str, Any]) -> None:
         if isinstance(workload, Mapping):

@@ -8,7 +8,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,23 +129,17 @@ class ServerLog:
             message = "prints no server_args: give the scenario, or the launch command to import-launch"
             raise ScenarioError(self.path, [Problem("server_args", message)])
         words, unknown = _words(self.server_args)
-        notes = list(unknown)
         measured = "load_begin" in self.startup and "gpu" not in kwargs and "hbm" not in kwargs
         if measured:
             kwargs["hbm"] = round(self.startup["load_begin"] * GIB)
             if "weights" in self.startup and "weights" not in kwargs:
                 kwargs["weights"] = round(self.startup["weights"] * GIB)
         launch = import_launch(words, **kwargs)
-        scenario, toml = launch.scenario, launch.toml
         draft = self.startup.get("draft_weights")
-        if measured and draft and "draft" in scenario.data:
-            size = round(draft * GIB)
-            scenario = scenario.set(memory__draft_weights=size)
-            toml = toml.replace("\n[memory]\n", f"\n[memory]\ndraft_weights = {size}  # of the log\n")
-            notes += [note for note in launch.notes if "draft_weights" not in note]
-        else:
-            notes += launch.notes
-        return Launch(scenario, toml, launch.flags, tuple(notes), launch.words)
+        if measured and draft and "draft" in launch.scenario.data:
+            launch = launch.override(f"memory.draft_weights={round(draft * GIB)}", because="of the log")
+            launch = replace(launch, notes=tuple(note for note in launch.notes if "draft_weights" not in note))
+        return replace(launch, notes=(*unknown, *launch.notes))
 
     # ---- fits
     @property

@@ -1,5 +1,6 @@
 """Results as text for a terminal; one module a kind of result."""
 
+from simkv.report.imports import launch_report, log_report
 from simkv.report.plan import models_report, plan_report, routes_report
 from simkv.report.replay import replay_report
 from simkv.report.run import run_report
@@ -8,6 +9,8 @@ from simkv.report.trace import trace_report
 
 __all__ = [
     "console",
+    "launch_report",
+    "log_report",
     "models_report",
     "plan_report",
     "replay_report",
