@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
     from simkv.engines.base import Plan
     from simkv.engines.explanation import Explanation
+    from simkv.launch import Launch, import_launch
+    from simkv.measured import LogComparison, compare_log
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.serverlog import ServerLog, read_server_log
     from simkv.studies.capacity import Capacity, capacity
     from simkv.studies.explain import explain
     from simkv.sweeps import Sweep, load_sweep, sweep
@@ -30,6 +33,8 @@ _PUBLIC = {
     "Capacity": "simkv.studies.capacity",
     "Explanation": "simkv.engines.explanation",
     "Geometry": "simkv.arch",
+    "Launch": "simkv.launch",
+    "LogComparison": "simkv.measured",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
@@ -39,10 +44,14 @@ _PUBLIC = {
     "builtin_names": "simkv.scenario",
     "capacity": "simkv.studies.capacity",
     "explain": "simkv.studies.explain",
+    "ServerLog": "simkv.serverlog",
+    "compare_log": "simkv.measured",
+    "import_launch": "simkv.launch",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
     "load_sweep": "simkv.sweeps",
     "plan": "simkv.scenario",
+    "read_server_log": "simkv.serverlog",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "schema": "simkv.scenario",
@@ -56,6 +65,8 @@ __all__ = [
     "Capacity",
     "Explanation",
     "Geometry",
+    "Launch",
+    "LogComparison",
     "Plan",
     "Replay",
     "Run",
@@ -65,10 +76,14 @@ __all__ = [
     "builtin_names",
     "capacity",
     "explain",
+    "ServerLog",
+    "compare_log",
+    "import_launch",
     "load",
     "load_run",
     "load_sweep",
     "plan",
+    "read_server_log",
     "read_trace",
     "replay",
     "schema",

@@ -2,6 +2,7 @@
 
 from simkv.report.capacity import capacity_report
 from simkv.report.explain import explain_report
+from simkv.report.imports import launch_report, log_report
 from simkv.report.plan import models_report, plan_report, routes_report
 from simkv.report.replay import replay_report
 from simkv.report.run import run_report
@@ -13,6 +14,8 @@ __all__ = [
     "capacity_report",
     "console",
     "explain_report",
+    "launch_report",
+    "log_report",
     "models_report",
     "plan_report",
     "replay_report",
