@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
+    from simkv.baseline import BaselineCheck, check_baseline, save_baseline
+    from simkv.comparison import Comparison, compare
     from simkv.engines.base import Plan
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 # Public name -> module; loaded when first used, so that a command starts quickly.
 _PUBLIC = {
     "Arch": "simkv.arch",
+    "BaselineCheck": "simkv.baseline",
+    "Comparison": "simkv.comparison",
     "Geometry": "simkv.arch",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
@@ -30,11 +34,14 @@ _PUBLIC = {
     "Scenario": "simkv.scenario",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
+    "check_baseline": "simkv.baseline",
+    "compare": "simkv.comparison",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
     "plan": "simkv.scenario",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
+    "save_baseline": "simkv.baseline",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
     "write_trace": "simkv.workload.traces",
@@ -42,6 +49,8 @@ _PUBLIC = {
 
 __all__ = [
     "Arch",
+    "BaselineCheck",
+    "Comparison",
     "Geometry",
     "Plan",
     "Replay",
@@ -49,11 +58,14 @@ __all__ = [
     "Scenario",
     "Workload",
     "builtin_names",
+    "check_baseline",
+    "compare",
     "load",
     "load_run",
     "plan",
     "read_trace",
     "replay",
+    "save_baseline",
     "schema",
     "simulate",
     "write_trace",
