@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simkv.arch import Arch, Geometry
+    from simkv.baseline import BaselineCheck, check_baseline, save_baseline
+    from simkv.comparison import Comparison, compare
     from simkv.engines.base import Plan
     from simkv.engines.explanation import Explanation
     from simkv.launch import Launch, import_launch
@@ -32,6 +34,8 @@ _PUBLIC = {
     "Arch": "simkv.arch",
     "Capacity": "simkv.studies.capacity",
     "Explanation": "simkv.engines.explanation",
+    "BaselineCheck": "simkv.baseline",
+    "Comparison": "simkv.comparison",
     "Geometry": "simkv.arch",
     "Launch": "simkv.launch",
     "LogComparison": "simkv.measured",
@@ -47,6 +51,8 @@ _PUBLIC = {
     "ServerLog": "simkv.serverlog",
     "compare_log": "simkv.measured",
     "import_launch": "simkv.launch",
+    "check_baseline": "simkv.baseline",
+    "compare": "simkv.comparison",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
     "load_sweep": "simkv.sweeps",
@@ -54,6 +60,7 @@ _PUBLIC = {
     "read_server_log": "simkv.serverlog",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
+    "save_baseline": "simkv.baseline",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
     "sweep": "simkv.sweeps",
@@ -64,6 +71,8 @@ __all__ = [
     "Arch",
     "Capacity",
     "Explanation",
+    "BaselineCheck",
+    "Comparison",
     "Geometry",
     "Launch",
     "LogComparison",
@@ -79,6 +88,8 @@ __all__ = [
     "ServerLog",
     "compare_log",
     "import_launch",
+    "check_baseline",
+    "compare",
     "load",
     "load_run",
     "load_sweep",
@@ -86,6 +97,7 @@ __all__ = [
     "read_server_log",
     "read_trace",
     "replay",
+    "save_baseline",
     "schema",
     "simulate",
     "sweep",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 from matplotlib import rc_context
@@ -40,6 +40,7 @@ __all__ = [
     "eviction",
     "oom",
     "save",
+    "save_to",
     "utilization",
 ]
 
@@ -273,16 +274,20 @@ def save(fig: Figure, path: str | Path) -> Path:
         Where it was written.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
+    save_to(fig, path, path.suffix.lower().lstrip("."))
+    return path
+
+
+def save_to(fig: Figure, out: Path | IO[bytes], suffix: str = "png") -> None:
+    """Write a figure to a path or into a buffer, in a format; otherwise as :func:`save`."""
     metadata: dict[str, Any] = {"Software": None}
-    if suffix == ".svg":
+    if suffix == "svg":
         metadata = {"Date": None, "Creator": None}
-    elif suffix == ".pdf":
+    elif suffix == "pdf":
         metadata = {"CreationDate": None, "Creator": None, "Producer": None}
     with rc_context(STYLE):
         layout = fig.get_layout_engine()
         if layout is not None:
             layout.execute(fig)
             fig.set_layout_engine("none")
-        fig.savefig(path, dpi=DPI, metadata=metadata)
-    return path
+        fig.savefig(out, dpi=DPI, metadata=metadata, format=suffix)

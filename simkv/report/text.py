@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isnan
-from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simkv.wording import count_text, percent, seconds, size, value_text
+
 __all__ = ["console", "bullets", "count_text", "percent", "seconds", "size", "table", "value_text"]
-
-GIB = 1 << 30
-
-
-def size(count: float | None) -> str:
-    """Bytes in the unit a person would use, with GiB for GPU memory."""
-    if count is None:
-        return "-"
-    for unit, scale in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if abs(count) >= scale:
-            return f"{count / scale:,.2f} {unit}"
-    return f"{count:,.0f} B"
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
@@ -45,33 +32,6 @@ def bullets(title: str, lines: Iterable[str]) -> RenderableType:
     for number, line in enumerate(lines):
         text.append(("\n" if number else "") + f"- {line}")
     return Group(Text(title, style="bold"), text, Text("")) if text else Text("")
-
-
-def count_text(value: int | None) -> str:
-    """A whole number with thousands marked."""
-    return "-" if value is None else f"{value:,}"
-
-
-def percent(value: float | None) -> str:
-    """A share in percent, precise where it is nearly all."""
-    if value is None or isnan(value):
-        return "-"
-    return f"{value:.2%}" if value < 0.9995 or value == 1 else f"{value:.4%}"
-
-
-def seconds(value: float | None) -> str:
-    """A duration in s, or in ms below one."""
-    if value is None or isnan(value):
-        return "-"
-    return f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
-
-
-def value_text(value: Any) -> str:
-    """A figure of a summary, whatever its type; a dash where there is none."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and isnan(value)):
-        return "-"
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def console(*, stderr: bool = False) -> Console:

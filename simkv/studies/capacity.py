@@ -20,6 +20,7 @@ from simkv.results import Run, check_figures, simulate
 from simkv.scenario import Scenario, load
 from simkv.studies.explain import explain
 from simkv.studies.search import Asked, Interval, Number, Scale, common, intervals, search
+from simkv.wording import value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -439,13 +440,7 @@ def _why(result: PointResult) -> str:
     if result.error:
         return result.error.splitlines()[0] if result.state != "error" else " ".join(result.error.split())
     failed = [check for check in result.checks if not check["holds"]]
-    return "; ".join(f"{check['key']} is {_shown(check['value'])}, not {check['condition']}" for check in failed)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "not known"
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return "; ".join(f"{check['key']} is {value_text(check['value'])}, not {check['condition']}" for check in failed)
 
 
 def _plain(value: Any) -> Any:
@@ -481,19 +476,19 @@ def _words(base: Scenario, answer: Capacity, failed: PointResult | None) -> Iter
     conditions = " and ".join(f"{key} {condition}" for key, condition in answer.checks.items())
     low, high = answer.spread
     if answer.value is None:
-        yield f"no {answer.knob} from {_shown(low)} to {_shown(high)} will do: {conditions} holds nowhere with every seed"
+        yield f"no {answer.knob} from {value_text(low)} to {value_text(high)} will do: {conditions} holds nowhere with every seed"
     else:
         times = ""
         if answer.current and answer.value != answer.current:
-            times = f", {answer.value / answer.current:.3g} times the scenario's {_shown(answer.current)}"
+            times = f", {answer.value / answer.current:.3g} times the scenario's {value_text(answer.current)}"
         least = "at most" if answer.goal == "largest" else "at least"
-        yield f"{answer.knob} can be {_shown(answer.value)} {least}{times}: {conditions}"
+        yield f"{answer.knob} can be {value_text(answer.value)} {least}{times}: {conditions}"
         if answer.value in answer.spread and answer.beyond_value is None:
-            yield f"that is the end of the range {_shown(low)}:{_shown(high)}; a wider --range may find more"
+            yield f"that is the end of the range {value_text(low)}:{value_text(high)}; a wider --range may find more"
     if answer.at is not None:
         yield from _binding(base, answer, answer.at)
     if failed is not None:
-        yield f"at {_shown(answer.beyond_value)} (the nearest value tried that fails) {_why(failed)}"
+        yield f"at {value_text(answer.beyond_value)} (the nearest value tried that fails) {_why(failed)}"
         if answer.beyond is not None:
             yield from _first_cause(answer.beyond)
     yield from _certainty(answer)
@@ -556,7 +551,8 @@ def _certainty(answer: Capacity) -> Iterator[str]:
     count = len(answer.frame)
     if not answer.monotone:
         runs = (
-            ", ".join(f"{_shown(a)} to {_shown(b)}" if a != b else _shown(a) for a, b in answer.intervals) or "nowhere"
+            ", ".join(f"{value_text(a)} to {value_text(b)}" if a != b else value_text(a) for a, b in answer.intervals)
+            or "nowhere"
         )
         yield f"not monotone: the checks hold {runs} (scanned, and each change bisected)"
     found = [value for value in answer.per_seed.values() if value is not None]
@@ -564,9 +560,9 @@ def _certainty(answer: Capacity) -> Iterator[str]:
         missing = len(answer.per_seed) - len(found)
         none = f", none with {missing}" if missing else ""
         yield (
-            f"over {len(answer.per_seed)} seeds the {answer.goal} is {_shown(min(found))} to {_shown(max(found))}{none}; the "
+            f"over {len(answer.per_seed)} seeds the {answer.goal} is {value_text(min(found))} to {value_text(max(found))}{none}; the "
             "answer holds with all of them"
             if answer.value is not None
-            else f"over {len(answer.per_seed)} seeds the {answer.goal} is {_shown(min(found))} to {_shown(max(found))}{none}"
+            else f"over {len(answer.per_seed)} seeds the {answer.goal} is {value_text(min(found))} to {value_text(max(found))}{none}"
         )
     yield f"{count:,} simulations; every value saw the same seeds"
