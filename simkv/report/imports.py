@@ -12,7 +12,7 @@ from rich.text import Text
 
 from simkv.report.text import bullets, percent, table, value_text
 
-__all__ = ["comparison_report", "launch_report", "log_report"]
+__all__ = ["log_comparison_report", "launch_report", "log_report"]
 
 _USES = ("used", "default", "ignored", "no effect")
 
@@ -50,7 +50,7 @@ def log_report(log: Any, comparison: Any = None, fits: Iterable[str] = ()) -> Re
     if len(log.events):
         parts.append(_events(log))
     if comparison is not None:
-        parts += comparison_report(comparison)
+        parts += log_comparison_report(comparison)
     parts.append(bullets("notes", comparison.notes if comparison is not None else log.notes))
     parts += [Text(fit) for fit in fits]
     return Group(*parts)
@@ -101,7 +101,7 @@ def _events(log: Any) -> Text:
     return text
 
 
-def comparison_report(comparison: Any) -> list[RenderableType]:
+def log_comparison_report(comparison: Any) -> list[RenderableType]:
     """Sizes and curves of a :class:`simkv.measured.LogComparison`."""
     parts: list[RenderableType] = []
     if len(comparison.plan_table):
