@@ -13,7 +13,7 @@ from report_cases import model
 import simkv
 from simkv.cli import main
 from simkv.errors import ScenarioError
-from simkv.studies.capacity import parse_checks, parse_range
+from simkv.studies.knobs import parse_checks, parse_range
 
 PRICE = 2 * 4 * 64
 
