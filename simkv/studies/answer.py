@@ -230,6 +230,7 @@ def _certainty(answer: Capacity) -> Iterator[str]:
     if count > 1 and found:
         none = f", none with {count - len(found)}" if len(found) < count else ""
         all_of_them = "; the answer holds with all of them" if answer.value is not None else ""
-        spread = f"{value_text(min(found))} to {value_text(max(found))}"
+        least, most = value_text(min(found)), value_text(max(found))
+        spread = f"{least} to {most}" if least != most else f"{least} with each"
         yield f"over {count} seeds the {answer.goal} is {spread}{none}{all_of_them}"
     yield f"{len(answer.frame):,} simulations; every value saw the same seeds"
