@@ -176,13 +176,15 @@ class _Scale:
         # Numbers by size, words as they come.
         values = column.drop_duplicates()
         self.values = list(values.sort_values()) if self.numeric else list(values)
-        self.labels = [_label(value) for value in self.values]
+        self.names = [_name(value) for value in self.values]
+        self.labels = [_short(name) for name in self.names]
         spread = [b / a for a, b in pairwise(self.values) if a > 0] if self.numeric else []
         self.log = len(spread) > 2 and len(spread) == len(self.values) - 1 and min(spread) >= 1.5 and max(spread) <= 20
 
     def index(self, column: pd.Series[Any]) -> Any:
         """Number of each value among the different ones."""
-        return np.array([self.labels.index(_label(value)) for value in column], dtype=int)
+        number = {name: n for n, name in enumerate(self.names)}
+        return np.array([number[_name(value)] for value in column], dtype=int)
 
     def places(self) -> Floats:
         """Where each different value stands."""
@@ -208,14 +210,19 @@ class _Scale:
             ax.set_xlim(-0.4, len(places) - 0.6)
 
 
-def _label(value: Any) -> str:
-    """A value of an axis as it is written."""
-    if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
+def _name(value: Any) -> str:
+    """A value of an axis as it is written; two values never have the same one."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return "default"
     if isinstance(value, (float, np.floating)):
-        return f"{value:g}"
-    text = str(value)
-    return text if len(text) <= 28 else text[:27] + "…"
+        short = f"{value:g}"
+        return short if float(short) == value else repr(float(value))
+    return str(value)
+
+
+def _short(name: str) -> str:
+    """A name with its middle left out where it is long: what differs is mostly at an end."""
+    return name if len(name) <= 28 else f"{name[:13]}…{name[-14:]}"
 
 
 def _turned(ax: Axes, labels: Sequence[str]) -> None:
@@ -418,7 +425,7 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
         )
         for number, (place, ones) in enumerate(list(front.groupby([x, y], sort=False))[:LABELLED], 1):
             _front_label(
-                ax, number, place, [", ".join(_label(one[name]) for name in named) for _, one in ones.iterrows()]
+                ax, number, place, [", ".join(_short(_name(one[name])) for name in named) for _, one in ones.iterrows()]
             )
     notes = [f"front: {', '.join(named)}"]
     if "seed" in axes and named != ["seed"]:
