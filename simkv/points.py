@@ -152,7 +152,8 @@ def run_points(
     Raises
     ------
     ScenarioError
-        ``n_jobs``, ``dask`` or an object given in Python cannot be used. What is wrong with a point is its result.
+        ``n_jobs``, ``dask`` or an object given in Python cannot be used, told before the first result is asked for. What
+        is wrong with a point is its result.
     KeyboardInterrupt
         Points that were not yielded yet are lost.
     """
@@ -415,7 +416,12 @@ def _on_dask(parcel: _Parcel, points: Sequence[Point], address: str, jobs: int) 
     Not through joblib: its Dask backend (1.6, ``_dask.py``, ``_collect``) calls nobody back for a task that failed, so
     that a worker lost for good would be waited for without end.
     """
-    client, close = _connected(address, jobs)
+    return _gathered_and_closed(*_connected(address, jobs), parcel, points)
+
+
+def _gathered_and_closed(
+    client: Any, close: Callable[[], None], parcel: _Parcel, points: Sequence[Point]
+) -> Iterator[PointResult]:
     # What goes wrong is told once, by us.
     with import_module("distributed.utils").silence_logging_cmgr(logging.CRITICAL):
         try:

@@ -202,7 +202,8 @@ class Sweep:
         ScenarioError
             It exists and ``force`` is not given, or cannot be written.
         """
-        target = SweepDirectory.opened(directory, self.to_json(), self.points, force=force, resume=False)
+        target = SweepDirectory.found(directory, self.to_json(), self.points, force=force, resume=False)
+        target.begin(self.to_json())
         return self._save_into(target, figures=figures)
 
     def _save_into(self, target: SweepDirectory, *, figures: bool) -> Path:
@@ -328,20 +329,23 @@ def sweep(
     provenance = {**versions(), "given_in_python": _told(handed), "files": _files(base, wanted), "workload_sha256": []}
     head = _head(base.to_dict(), table, len(points), provenance)
 
-    # Whether the points can be run at all is told before anything is written.
-    target = None if out is None else SweepDirectory.opened(out, head, points, force=force, resume=resume)
+    target = None if out is None else SweepDirectory.found(out, head, points, force=force, resume=resume)
     results = {} if target is None else dict(target.kept)
     rest = [point for point in points if point.index not in results]
     failed = sum(result.failed for result in results.values())
     shift = len(results)
     told = None if progress is None else lambda done, bad, _: progress(shift + done, failed + bad, len(points))
-    if rest:
-        arriving = run_points(base, rest, workload=workload, n_jobs=n_jobs, dask=dask, progress=told, **given)
-        with nullcontext() if target is None else target:
-            for result in arriving:
-                results[result.index] = result
-                if target is not None:
-                    target.add(result)
+    # Whether there is anybody to run them is told before anything is written.
+    arriving = (
+        run_points(base, rest, workload=workload, n_jobs=n_jobs, dask=dask, progress=told, **given) if rest else ()
+    )
+    if target is not None:
+        target.begin(head)
+    with nullcontext() if target is None else target:
+        for result in arriving:
+            results[result.index] = result
+            if target is not None:
+                target.add(result)
     made = _made(base.to_dict(), table, points, results, provenance)
     if target is not None:
         made._save_into(target, figures=figures)
