@@ -80,9 +80,13 @@ class SweepDirectory:
             It cannot be written.
         """
         try:
-            if not self.kept and _state(self.path) == "sweep":
-                _emptied(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
+            if not self.kept:
+                # Before the head: points of another sweep are never under this one's.
+                (self.path / POINTS).unlink(missing_ok=True)
+            # What is drawn from all points, and nothing that is not a sweep's.
+            (self.path / TABLE).unlink(missing_ok=True)
+            shutil.rmtree(self.path / FIGURES, ignore_errors=True)
             self.write(head, self.kept)
         except (OSError, ValueError) as error:
             raise _refused(self.path, f"cannot be written: {_reason(error)}") from None
@@ -138,14 +142,6 @@ def _state(path: Path) -> str:
     # A sweep that was killed before it had said which one it is.
     begun = path.is_dir() and all(one.name == HEAD + ".new" for one in path.iterdir())
     return "absent" if begun else "foreign"
-
-
-def _emptied(path: Path) -> None:
-    """Take away what a sweep wrote, and nothing else."""
-    # The head last: until then it is a sweep's directory.
-    for name in (POINTS, TABLE, HEAD):
-        (path / name).unlink(missing_ok=True)
-    shutil.rmtree(path / FIGURES, ignore_errors=True)
 
 
 def _same_sweep(path: Path, head: Mapping[str, Any]) -> None:
