@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simkv.report.text import bullets, table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["shown_figures", "sweep_report"]
 
@@ -157,17 +159,24 @@ def _row(row: pd.Series[Any], axes: Sequence[str], figures: Sequence[str]) -> li
 
 def _typed(value: Any) -> str:
     """A value of an axis as a person would type it."""
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+    if _is_missing(value):
         return "default"
     return f"{value:.12g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 def _cell(value: Any) -> str:
     """A value in a table."""
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+    if _is_missing(value):
         return "-"
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
     if isinstance(value, (int, np.integer)):
         return f"{value:,}"
     return f"{value:,.6g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell of a frame holds nothing."""
+    import pandas as pd
+
+    return not isinstance(value, (list, dict)) and bool(pd.isna(value))
