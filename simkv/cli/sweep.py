@@ -103,7 +103,9 @@ def sweep(
     if as_json:
         dump({**found.to_json(), "directory": str(target), "states": found.states, "results": _results(found)})
     else:
-        files = [f"{target}/sweep.json, points.jsonl, points.parquet", f"{target}/figures/*.png"]
+        files = [f"{target}/sweep.json, points.jsonl, points.parquet"]
+        if any((target / "figures").iterdir()):
+            files.append(f"{target}/figures/*.png")
         emit(sweep_report(found, files, show))
     return 1 if all(result.failed for result in found.results) else 0
 

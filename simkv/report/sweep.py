@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["shown_figures", "sweep_report"]
 
 ROWS = 40
+WIDTH = 13
 BEST = 5
 FIGURES = 5
 # What a person asks first; of those that differ, the first few are shown.
@@ -104,8 +107,16 @@ def _points(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) ->
 
 
 def _heads(names: Sequence[str]) -> list[str]:
-    """Dotted names, broken where they are read."""
-    return [name.replace(".", ".\n") for name in names]
+    """Names broken behind dots and underscores, so that they are no wider than figures are."""
+    heads = []
+    for name in names:
+        lines = [""]
+        for part in re.findall(r"[^._]*[._]|[^._]+", name):
+            if lines[-1] and (lines[-1].endswith(".") or len(lines[-1]) + len(part) > WIDTH):
+                lines.append("")
+            lines[-1] += part
+        heads.append("\n".join(lines))
+    return heads
 
 
 def _rows(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) -> tuple[list[list[str]], bool]:
@@ -161,6 +172,8 @@ def _typed(value: Any) -> str:
     """A value of an axis as a person would type it."""
     if _is_missing(value):
         return "default"
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
     return f"{value:.12g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
