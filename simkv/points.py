@@ -157,7 +157,7 @@ def run_points(
     KeyboardInterrupt
         Points that were not yielded yet are lost.
     """
-    every = list(points)
+    every = _neighbours(points)
     if len({point.index for point in every}) < len(every):
         raise ValueError("two points have the same index")
     unknown = sorted(given.keys() - POLICIES.keys())
@@ -166,7 +166,7 @@ def run_points(
     # A rule of routing may be a name.
     is_usable(**{name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()})
     jobs = _jobs(n_jobs)
-    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given))
+    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given), os.getcwd())
     if dask is not None:
         results = _on_dask(parcel, every, dask, jobs)
     elif jobs > 1:
@@ -174,6 +174,15 @@ def run_points(
     else:
         results = (_simulated(parcel, point) for point in every)
     return _counted(results, len(every), progress)
+
+
+def _neighbours(points: Iterable[Point]) -> list[Point]:
+    """Points one after the other that share their requests, so that few workloads need to be kept."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        own = [(key, value) for key, value in point.changes if key == "seed" or key.split(".")[0] == "workload"]
+        groups.setdefault(repr(own), []).append(point)
+    return [point for group in groups.values() for point in group]
 
 
 def _counted(results: Iterator[PointResult], total: int, progress: StudyProgress | None) -> Iterator[PointResult]:
@@ -212,6 +221,8 @@ class _Parcel:
         Requests of all points.
     given : bytes
         Pickled policies, one copy a point.
+    folder : str
+        Where paths of the scenario start that are neither absolute nor beside it.
     requests : dict
         Requests of traces that were sent along, by :attr:`Scenario.requests_key`.
     """
@@ -220,6 +231,7 @@ class _Parcel:
     base: Scenario
     workload: Workload | None
     given: bytes
+    folder: str
     requests: dict[str, Workload] = field(default_factory=dict)
 
     def workload_of(self, scenario: Scenario) -> Workload:
@@ -362,7 +374,10 @@ def _from_file(path: str, point: Point) -> PointResult:
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the whole group; it is the study that answers, and ends its processes.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return _simulated(_PARCELS.get(path, lambda: cloudpickle.loads(Path(path).read_bytes())), point)
+    parcel = _PARCELS.get(path, lambda: cloudpickle.loads(Path(path).read_bytes()))
+    # The process may be left from a study that was begun elsewhere.
+    os.chdir(parcel.folder)
+    return _simulated(parcel, point)
 
 
 def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterator[PointResult]:

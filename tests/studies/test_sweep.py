@@ -141,6 +141,7 @@ def test_the_last_axis_is_the_fastest(sizes: list[int]) -> None:
         ({"memory.page_size": [1, 2, 1]}, "1 is there twice"),
         ({"steptime.ms": [10, 10.0]}, "10.0 is there twice"),
         ({"steptime.ms": [float("nan")]}, "nan is no value a scenario could hold"),
+        ({"workload.trace": ["\udcff.csv"]}, "is no value a scenario could hold"),
         ({"steptime.ms": [object()]}, "is no value a scenario could hold"),
         (
             {"memory.page_size": [1], 'memory."page_size"': [2]},
