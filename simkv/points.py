@@ -166,7 +166,7 @@ def run_points(
     # A rule of routing may be a name.
     is_usable(**{name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()})
     jobs = _jobs(n_jobs)
-    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given), os.getcwd())
+    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given), str(Path.cwd()))
     if dask is not None:
         results = _on_dask(parcel, every, dask, jobs)
     elif jobs > 1:
@@ -376,7 +376,8 @@ def _from_file(path: str, point: Point) -> PointResult:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     parcel = _PARCELS.get(path, lambda: cloudpickle.loads(Path(path).read_bytes()))
     # The process may be left from a study that was begun elsewhere.
-    os.chdir(parcel.folder)
+    with suppress(OSError):
+        os.chdir(parcel.folder)
     return _simulated(parcel, point)
 
 

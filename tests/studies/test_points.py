@@ -277,7 +277,8 @@ def test_processes_find_the_same_and_get_what_is_shared_once(
     assert max(read) == 1
 
 
-def test_a_process_that_dies_costs_its_own_point_alone() -> None:
+def test_a_process_that_dies_costs_its_own_point_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RETRIES", 1)
     points = changes("workload.input_tokens", [11, 13, 12])
     found = gathered(scenario(workload=CLOSED), points, steptime=Steps(kills=13), n_jobs=2)
     assert [result.state for result in found] == ["ok", "error", "ok"]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tiny import TINY, scenario, workload
 
 import simkv
-from simkv import sweeps
+from simkv import plotting, sweeps
 from simkv.axes import Axis, grid, parse_axes, read_axes
 from simkv.errors import ScenarioError
 from simkv.points import PointResult
@@ -317,16 +317,22 @@ def test_a_directory_holds_what_was_asked_and_what_came(whole: Path) -> None:
     assert lines[3]["changes"] == {"memory.kv_bytes": 128_000, "steptime.ms": 20}
 
 
+def test_figures_are_the_same_bytes_again(whole: Path, tmp_path: Path) -> None:
+    drawn = simkv.load_sweep(whole).plot("heatmap", y="ttft_s.p99")
+    plotting.save(drawn.figure, tmp_path / "again.png")  # type: ignore[arg-type]
+    assert (tmp_path / "again.png").read_bytes() == (whole / "figures" / "heatmap-ttft_s.p99.png").read_bytes()
+
+
 def test_save_writes_the_same_directory(whole: Path, tmp_path: Path) -> None:
-    simkv.load_sweep(whole).save(tmp_path / "copy")
-    assert files_of(tmp_path / "copy") == files_of(whole)
+    simkv.load_sweep(whole).save(tmp_path / "copy", figures=False)
+    assert files_of(tmp_path / "copy") == undrawn(whole)
     with pytest.raises(ScenarioError, match="exists already"):
         simkv.load_sweep(whole).save(tmp_path / "copy")
 
 
 def test_processes_write_the_same_bytes(whole: Path, tmp_path: Path) -> None:
-    simkv.sweep(scenario(workload=CLOSED), GRID, out=tmp_path / "two", n_jobs=2)
-    assert files_of(tmp_path / "two") == files_of(whole)
+    simkv.sweep(scenario(workload=CLOSED), GRID, out=tmp_path / "two", n_jobs=2, figures=False)
+    assert files_of(tmp_path / "two") == undrawn(whole)
 
 
 @settings(max_examples=12, deadline=None)
@@ -401,7 +407,7 @@ def test_a_trace_that_changed_is_another_sweep(tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
     trace.write_text('{"arrival_s": 0, "input_tokens": 5, "output_tokens": 2}\n')
     base = scenario(workload={"trace": str(trace)})
-    simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out")
+    simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out", figures=False)
     trace.write_text('{"arrival_s": 0, "input_tokens": 6, "output_tokens": 2}\n')
     with pytest.raises(ScenarioError, match=r"provenance.files\..*t.jsonl"):
         simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out", resume=True)
@@ -428,7 +434,7 @@ def test_directories_that_are_in_the_way(whole: Path, tmp_path: Path) -> None:
     # What is not the sweep's own stays.
     shutil.copytree(whole, tmp_path / "again")
     (tmp_path / "again" / "letters.txt").write_text("dear")
-    simkv.sweep(base, {"seed": [1, 2]}, out=tmp_path / "again", force=True)
+    simkv.sweep(base, {"seed": [1, 2]}, out=tmp_path / "again", force=True, figures=False)
     assert {"letters.txt", "points.jsonl"} <= set(files_of(tmp_path / "again"))
     assert simkv.load_sweep(tmp_path / "again").axes == {"seed": [1, 2]}
     assert not any("heatmap" in name for name in files_of(tmp_path / "again"))
