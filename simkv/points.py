@@ -38,7 +38,7 @@ from simkv.results import Run, simulate
 from simkv.scenario import Scenario
 from simkv.workload.request import Workload
 
-__all__ = ["FAILED", "STATES", "Point", "PointResult", "StudyProgress", "run_points"]
+__all__ = ["FAILED", "POLICIES", "STATES", "Point", "PointResult", "StudyProgress", "run_points"]
 
 STATES = ("ok", "check failed", "engine fault", "infeasible", "error")
 FAILED = ("engine fault", "infeasible", "error")

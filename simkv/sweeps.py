@@ -23,7 +23,7 @@ import pandas as pd
 from simkv.axes import Axis, grid, read_axes
 from simkv.errors import Problem, ScenarioError, UserError, nearest
 from simkv.overrides import split_key
-from simkv.points import FAILED, Point, PointResult, StudyProgress, run_points
+from simkv.points import FAILED, POLICIES, Point, PointResult, StudyProgress, run_points
 from simkv.results import versions
 from simkv.scenario import Scenario, load
 from simkv.sweepdir import TABLE, SweepDirectory, read_head, read_points
@@ -163,6 +163,8 @@ class Sweep:
                 problems.append(
                     Problem(place, f"{name!r} is no {what} of this sweep{nearest(str(name), allowed) or known}")
                 )
+            elif allowed == self.figures and self.frame[name].dtype.kind not in "if":
+                problems.append(Problem(place, f"{name!r} is text, and cannot be drawn"))
         if problems:
             raise ScenarioError("plot", problems)
 
@@ -253,7 +255,7 @@ MAIN = ("output_tokens_per_s", "requests.retractions", "ttft_s.p99", "token_usag
 def main_figures(found: Sweep) -> list[str]:
     """Figures that matter most: those of the checks, then throughput, retractions, latency and usage."""
     wanted = [*found.scenario.get("checks", {}), *MAIN]
-    numbers = [name for name in found.figures if found.frame[name].dtype.kind in "if"]
+    numbers = {name for name in found.figures if found.frame[name].dtype.kind in "if"}
     return [name for name in dict.fromkeys(wanted) if name in numbers]
 
 
@@ -316,6 +318,9 @@ def sweep(
     KeyboardInterrupt
         What was simulated is in ``out``, if that was given.
     """
+    unknown = sorted(given.keys() - POLICIES.keys())
+    if unknown:
+        raise TypeError(f"sweep() got unexpected keywords: {', '.join(unknown)}")
     one = load(scenario)
     if isinstance(given.get("routing"), str):
         one = one.with_routing(given.pop("routing"))
