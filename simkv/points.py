@@ -17,7 +17,7 @@ import tempfile
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +38,7 @@ from simkv.results import Run, simulate
 from simkv.scenario import Scenario
 from simkv.workload.request import Workload
 
-__all__ = ["FAILED", "POLICIES", "STATES", "Point", "PointResult", "StudyProgress", "run_points"]
+__all__ = ["FAILED", "STATES", "Point", "PointResult", "StudyProgress", "check_given", "run_points"]
 
 STATES = ("ok", "check failed", "engine fault", "infeasible", "error")
 FAILED = ("engine fault", "infeasible", "error")
@@ -160,11 +160,7 @@ def run_points(
     every = _neighbours(points)
     if len({point.index for point in every}) < len(every):
         raise ValueError("two points have the same index")
-    unknown = sorted(given.keys() - POLICIES.keys())
-    if unknown:
-        raise TypeError(f"run_points() got unexpected keywords: {', '.join(unknown)}")
-    # A rule of routing may be a name.
-    is_usable(**{name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()})
+    check_given("run_points", workload, given)
     jobs = _jobs(n_jobs)
     parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given), str(Path.cwd()))
     if dask is not None:
@@ -174,6 +170,24 @@ def run_points(
     else:
         results = (_simulated(parcel, point) for point in every)
     return _counted(results, len(every), progress)
+
+
+def check_given(caller: str, workload: Any, given: Mapping[str, Any]) -> None:
+    """Refuse objects given in Python that cannot be used.
+
+    Raises
+    ------
+    TypeError
+        A keyword that there is not.
+    ScenarioError
+        An object that lacks what is asked of it.
+    """
+    unknown = sorted(given.keys() - POLICIES.keys())
+    if unknown:
+        raise TypeError(f"{caller}() got unexpected keywords: {', '.join(unknown)}")
+    # A rule of routing may be a name.
+    policies = {name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()}
+    is_usable(workload=(workload, "arrival_ns"), **policies)
 
 
 def _neighbours(points: Iterable[Point]) -> list[Point]:

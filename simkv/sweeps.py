@@ -23,7 +23,7 @@ import pandas as pd
 from simkv.axes import Axis, grid, read_axes
 from simkv.errors import Problem, ScenarioError, UserError, nearest
 from simkv.overrides import split_key
-from simkv.points import FAILED, POLICIES, Point, PointResult, StudyProgress, run_points
+from simkv.points import FAILED, Point, PointResult, StudyProgress, check_given, run_points
 from simkv.results import versions
 from simkv.scenario import Scenario, load
 from simkv.sweepdir import TABLE, SweepDirectory, read_head, read_points
@@ -146,6 +146,8 @@ class Sweep:
         if hue is not None:
             names["hue"] = (hue, list(self.axes))
         self._check_names(kind, names)
+        if hue == x:
+            raise ScenarioError("plot", [Problem("hue", f"{hue!r} is the axis x already")])
         if kind == "lines":
             return draw.lines(self._drawable(), x, y, hue=hue, over=self._rest(x, hue), ax=ax, title=title)
         if hue is None:
@@ -318,9 +320,7 @@ def sweep(
     KeyboardInterrupt
         What was simulated is in ``out``, if that was given.
     """
-    unknown = sorted(given.keys() - POLICIES.keys())
-    if unknown:
-        raise TypeError(f"sweep() got unexpected keywords: {', '.join(unknown)}")
+    check_given("sweep", workload, given)
     one = load(scenario)
     if isinstance(given.get("routing"), str):
         one = one.with_routing(given.pop("routing"))

@@ -240,6 +240,11 @@ def _over_text(over: Sequence[str], ranged: bool) -> str:
     return f"mean{' and range' if ranged else ''} over {', '.join(over)}"
 
 
+def _nothing(frame: pd.DataFrame) -> str:
+    """Why a panel is empty."""
+    return "no point has a value" if frame["state"].isin(RAN).any() else "no point ran"
+
+
 def _states_text(states: pd.Series[Any]) -> str:
     """Points that failed, in words."""
     counted = states[~states.isin(RAN)].value_counts(sort=False)
@@ -265,7 +270,7 @@ def _draw_lines(ax: Axes, frame: pd.DataFrame, x: str, y: str, hue: str | None, 
     if ran.any():
         _value_axis(ax, frame.loc[ran, y].to_numpy(float))
     else:
-        say_state(ax, "no point ran")
+        say_state(ax, _nothing(frame))
     if (~ran).any():
         told = _states_text(frame.loc[~ran, "state"]) or f"without {y}"
         key = Line2D([], [], color=GREY, marker="x", linestyle="", markersize=6, label=wrapped(f"failed: {told}"))
@@ -403,7 +408,7 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
         axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     if points.empty:
-        say_state(ax, "no point ran")
+        say_state(ax, _nothing(frame))
     else:
         front = points[pareto_front(points[x].to_numpy(float), points[y].to_numpy(float), more[x], more[y])]
         front = front.sort_values([x, y], kind="stable")

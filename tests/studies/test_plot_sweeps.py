@@ -122,6 +122,9 @@ def test_nothing_ran() -> None:
         draw.pareto(found, "requests.retractions", "output_tokens_per_s", ["a"]),
     ):
         assert "no point ran" in texts(ax)
+    found = frame(a=[1, 2])
+    found["ttft_s.p99"] = np.nan
+    assert "no point has a value" in texts(draw.lines(found, "a", "ttft_s.p99"))
     found = frame(dict.fromkeys(range(4), "infeasible"), a=[1, 2], b=[1, 2])
     assert texts(draw.heatmap(found, "a", "b", "ttft_s.p99")).count("infeasible") == 4
 

@@ -80,6 +80,7 @@ def test_every_state_and_its_exit_code() -> None:
         Point(3, (("memory.kv_bytes", 0),)),
         Point(4, (("memory.page_sizes", 2),)),
         Point(5, (("workload.input_tokens", 13),)),
+        Point(6, (("page size", 13),)),
     ]
     found = gathered(base, points, steptime=Steps(breaks=13))
     assert [result.state for result in found] == [
@@ -89,9 +90,10 @@ def test_every_state_and_its_exit_code() -> None:
         "infeasible",
         "error",
         "error",
+        "error",
     ]
-    assert [result.exit_code for result in found] == [0, 1, 3, 3, 2, 70]
-    assert [result.failed for result in found] == [False, False, True, True, True, True]
+    assert [result.exit_code for result in found] == [0, 1, 3, 3, 2, 70, 2]
+    assert [result.failed for result in found] == [False] * 2 + [True] * 5
     assert found[0].error == found[1].error == ""
     assert found[1].checks == [{"key": "requests.completed", "condition": "== 2", "value": 1, "holds": False}]
     assert found[2].error.startswith("F5: ") and found[2].summary["requests.completed"] == 0

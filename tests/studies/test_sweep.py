@@ -220,6 +220,8 @@ def test_axes_without_effect() -> None:
         simkv.sweep(base.with_arch(base.resolved.arch), {"model.config": [TINY]})
     with pytest.raises(ScenarioError, match="stated beside an axis seed"):
         simkv.sweep(base, {"seed": [1]}, seeds=2)
+    with pytest.raises(ScenarioError, match="workload .* has no arrival_ns"):
+        simkv.sweep(base, {"seed": [1]}, workload="t.csv")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="steptimes"):
         simkv.sweep(base, {"seed": [1]}, steptimes=1)
     assert simkv.sweep(base, {"seed": [1]}, routing="legacy").scenario["policies"]["routing"] == "legacy"
@@ -233,6 +235,7 @@ def test_plots_of_what_is_not_there() -> None:
         ({"kind": "lines", "x": "sead"}, "'sead' is no axis of this sweep; did you mean seed?"),
         ({"kind": "heatmap", "x": "seed"}, "a heat map needs two axes"),
         ({"kind": "lines", "y": "limit.binding"}, "'limit.binding' is text, and cannot be drawn"),
+        ({"kind": "lines", "x": "seed", "hue": "seed"}, "'seed' is the axis x already"),
         ({"kind": "pareto", "x": "seed"}, "'seed' is no figure of this sweep"),
     ):
         with pytest.raises(ScenarioError, match=told.replace("?", r"\?")):
