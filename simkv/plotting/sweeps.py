@@ -263,7 +263,7 @@ def _draw_lines(ax: Axes, frame: pd.DataFrame, x: str, y: str, hue: str | None, 
     for number in range(count):
         own = ran.to_numpy() & (group == number)
         color, marker = HUES[number % len(HUES)], MARKERS[number % len(MARKERS)]
-        label = y if hues is None else wrapped(f"{hue} = {hues.labels[number]}")
+        label = y if hues is None else wrapped(f"{str(hue).replace(',', ', ')} = {hues.labels[number]}")
         _line(ax, places, at[own], frame.loc[own, y].to_numpy(float), color, marker, label)
         _failures(ax, places, at[(group == number) & ~ran.to_numpy()], color, number, count)
     scale.dress(ax, x)
