@@ -16,8 +16,6 @@ from tiny import TINY
 
 import simkv
 from simkv.cli import main
-from simkv.report import sweep_report
-from simkv.report.text import console
 
 SCENARIO = """schema = 1
 name = "tiny"
@@ -198,9 +196,17 @@ def test_interrupted_and_gone_on_with(here: Path) -> None:
     assert len(now) == 16 and set(kept) <= set(now)
 
 
-def test_reports_of_sweeps_that_are_not_finished(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "--out", "x")
+def test_a_sweep_is_shown_again_finished_or_not(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, first, _ = told(capsys, "--out", "x")
+    assert main(["show", "x"]) == 0
+    again = capsys.readouterr().out
+    assert first.startswith(again.rstrip()) and "every check holds at 1 of 4 points" in again
     lines = (here / "x/points.jsonl").read_text().splitlines(keepends=True)
-    (here / "x/points.jsonl").write_text("".join(lines[:1]))
-    console().print(sweep_report(simkv.load_sweep("x")))
-    assert "tiny: 4 points: 1 ok, 3 not run" in capsys.readouterr().out
+    (here / "x/points.jsonl").write_text("".join(lines[3:]))
+    assert main(["show", "x"]) == 1
+    assert "tiny: 4 points: 3 not run, 1 infeasible" in capsys.readouterr().out
+    assert main(["show", "x", "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["results"]
+    assert one["changes"] == {"steptime.ms": 20, "memory.kv_bytes": 0} and one["state"] == "infeasible"
+    (here / "x/sweep.json").write_text("{}")
+    assert main(["show", "x"]) == 2
