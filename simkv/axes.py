@@ -190,7 +190,10 @@ def _storable(value: Any) -> bool:
         return all(_storable(one) for one in value)
     if isinstance(value, dict):
         return all(isinstance(key, str) and _storable(one) for key, one in value.items())
-    return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, str):
+        # Bytes of a command line that are no text are such in Python, and nowhere else.
+        return not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _mark(value: Any) -> Any:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +38,7 @@ from simkv.results import Run, simulate
 from simkv.scenario import Scenario
 from simkv.workload.request import Workload
 
-__all__ = ["FAILED", "STATES", "Point", "PointResult", "StudyProgress", "run_points"]
+__all__ = ["FAILED", "STATES", "Point", "PointResult", "StudyProgress", "check_given", "run_points"]
 
 STATES = ("ok", "check failed", "engine fault", "infeasible", "error")
 FAILED = ("engine fault", "infeasible", "error")
@@ -152,20 +152,17 @@ def run_points(
     Raises
     ------
     ScenarioError
-        ``n_jobs``, ``dask`` or an object given in Python cannot be used. What is wrong with a point is its result.
+        ``n_jobs``, ``dask`` or an object given in Python cannot be used, told before the first result is asked for. What
+        is wrong with a point is its result.
     KeyboardInterrupt
         Points that were not yielded yet are lost.
     """
-    every = list(points)
+    every = _neighbours(points)
     if len({point.index for point in every}) < len(every):
         raise ValueError("two points have the same index")
-    unknown = sorted(given.keys() - POLICIES.keys())
-    if unknown:
-        raise TypeError(f"run_points() got unexpected keywords: {', '.join(unknown)}")
-    # A rule of routing may be a name.
-    is_usable(**{name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()})
+    check_given("run_points", workload, given)
     jobs = _jobs(n_jobs)
-    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given))
+    parcel = _Parcel(uuid4().hex, base, workload, _packed(", ".join(given), given), str(Path.cwd()))
     if dask is not None:
         results = _on_dask(parcel, every, dask, jobs)
     elif jobs > 1:
@@ -173,6 +170,33 @@ def run_points(
     else:
         results = (_simulated(parcel, point) for point in every)
     return _counted(results, len(every), progress)
+
+
+def check_given(caller: str, workload: Any, given: Mapping[str, Any]) -> None:
+    """Refuse objects given in Python that cannot be used.
+
+    Raises
+    ------
+    TypeError
+        A keyword that there is not.
+    ScenarioError
+        An object that lacks what is asked of it.
+    """
+    unknown = sorted(given.keys() - POLICIES.keys())
+    if unknown:
+        raise TypeError(f"{caller}() got unexpected keywords: {', '.join(unknown)}")
+    # A rule of routing may be a name.
+    policies = {name: (None if isinstance(one, str) else one, POLICIES[name]) for name, one in given.items()}
+    is_usable(workload=(workload, "arrival_ns"), **policies)
+
+
+def _neighbours(points: Iterable[Point]) -> list[Point]:
+    """Points one after the other that share their requests, so that few workloads need to be kept."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        own = [(key, value) for key, value in point.changes if key == "seed" or key.split(".")[0] == "workload"]
+        groups.setdefault(repr(own), []).append(point)
+    return [point for group in groups.values() for point in group]
 
 
 def _counted(results: Iterator[PointResult], total: int, progress: StudyProgress | None) -> Iterator[PointResult]:
@@ -211,6 +235,8 @@ class _Parcel:
         Requests of all points.
     given : bytes
         Pickled policies, one copy a point.
+    folder : str
+        Where paths of the scenario start that are neither absolute nor beside it.
     requests : dict
         Requests of traces that were sent along, by :attr:`Scenario.requests_key`.
     """
@@ -219,6 +245,7 @@ class _Parcel:
     base: Scenario
     workload: Workload | None
     given: bytes
+    folder: str
     requests: dict[str, Workload] = field(default_factory=dict)
 
     def workload_of(self, scenario: Scenario) -> Workload:
@@ -361,7 +388,11 @@ def _from_file(path: str, point: Point) -> PointResult:
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the whole group; it is the study that answers, and ends its processes.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return _simulated(_PARCELS.get(path, lambda: cloudpickle.loads(Path(path).read_bytes())), point)
+    parcel = _PARCELS.get(path, lambda: cloudpickle.loads(Path(path).read_bytes()))
+    # The process may be left from a study that was begun elsewhere.
+    with suppress(OSError):
+        os.chdir(parcel.folder)
+    return _simulated(parcel, point)
 
 
 def _on_processes(parcel: _Parcel, points: Sequence[Point], jobs: int) -> Iterator[PointResult]:
@@ -415,7 +446,12 @@ def _on_dask(parcel: _Parcel, points: Sequence[Point], address: str, jobs: int) 
     Not through joblib: its Dask backend (1.6, ``_dask.py``, ``_collect``) calls nobody back for a task that failed, so
     that a worker lost for good would be waited for without end.
     """
-    client, close = _connected(address, jobs)
+    return _gathered_and_closed(*_connected(address, jobs), parcel, points)
+
+
+def _gathered_and_closed(
+    client: Any, close: Callable[[], None], parcel: _Parcel, points: Sequence[Point]
+) -> Iterator[PointResult]:
     # What goes wrong is told once, by us.
     with import_module("distributed.utils").silence_logging_cmgr(logging.CRITICAL):
         try:

@@ -117,7 +117,16 @@ class Scenario:
         return replace(self, data=overridden(self.data, [(key.split("__"), value) for key, value in changes.items()]))
 
     def change(self, changes: Mapping[str, Any]) -> Scenario:
-        """A copy with changes given as dotted key -> value, as a sweep's points are; None removes a key."""
+        """A copy with changes given as dotted key -> value, as a sweep's points are; None removes a key.
+
+        Raises
+        ------
+        ScenarioError
+            An unknown key, a bad value.
+        """
+        problems = [Problem(str(key), f"{key!r} is no dotted key") for key in changes if not split_key(key)]
+        if problems:
+            raise ScenarioError("override", problems)
         return replace(self, data=overridden(self.data, [(split_key(key), value) for key, value in changes.items()]))
 
     def with_arch(self, arch: Arch) -> Scenario:

@@ -45,10 +45,10 @@ class SweepDirectory:
         self._file: Any = None
 
     @classmethod
-    def opened(
+    def found(
         cls, target: str | Path, head: dict[str, Any], points: Sequence[Point], *, force: bool, resume: bool
     ) -> SweepDirectory:
-        """The directory of a sweep, new or gone on with.
+        """The directory of a sweep, to be made or gone on with; nothing is changed yet.
 
         Raises
         ------
@@ -59,29 +59,37 @@ class SweepDirectory:
         path = Path(target)
         if force and resume:
             raise _refused("--resume", "stated beside --force, which would throw away what is to be gone on with")
+        there = _state(path)
+        if there == "foreign":
+            raise _refused(path, "exists and is no sweep directory; name another one")
+        if there == "sweep" and not (force or resume):
+            message = "exists already; name another directory, pass --resume to go on with it or --force to replace it"
+            raise _refused(path, message)
+        kept: dict[int, PointResult] = {}
+        if there == "sweep" and resume:
+            _same_sweep(path, head)
+            kept = {index: one for index, one in read_points(path, len(points)).items() if one.state not in _AGAIN}
+        return cls(path, points, kept)
+
+    def begin(self, head: dict[str, Any]) -> None:
+        """Write down which sweep it is, and of points those that are kept: a torn last line goes, as do other sweeps.
+
+        Raises
+        ------
+        ScenarioError
+            It cannot be written.
+        """
         try:
-            there = _state(path)
-            if there == "foreign":
-                raise _refused(path, "exists and is no sweep directory; name another one")
-            if there == "sweep" and not (force or resume):
-                message = (
-                    "exists already; name another directory, pass --resume to go on with it or --force to replace it"
-                )
-                raise _refused(path, message)
-            kept: dict[int, PointResult] = {}
-            if there == "sweep" and resume:
-                _same_sweep(path, head)
-                found = read_points(path, len(points))
-                kept = {index: one for index, one in found.items() if one.state not in _AGAIN}
-            elif there == "sweep":
-                _emptied(path)
-            path.mkdir(parents=True, exist_ok=True)
-            made = cls(path, points, kept)
-            # A torn last line goes, and what is to be run again.
-            made.write(head, kept)
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.kept:
+                # Before the head: points of another sweep are never under this one's.
+                (self.path / POINTS).unlink(missing_ok=True)
+            # What is drawn from all points, and nothing that is not a sweep's.
+            (self.path / TABLE).unlink(missing_ok=True)
+            shutil.rmtree(self.path / FIGURES, ignore_errors=True)
+            self.write(head, self.kept)
         except (OSError, ValueError) as error:
-            raise _refused(path, f"cannot be written: {getattr(error, 'strerror', None) or error}") from None
-        return made
+            raise _refused(self.path, f"cannot be written: {_reason(error)}") from None
 
     # ---- while it runs
     def __enter__(self) -> Self:
@@ -116,24 +124,24 @@ def _replaced(path: Path, text: str) -> None:
 
 
 def _state(path: Path) -> str:
-    """``absent``, ``sweep``, or ``foreign``."""
+    """``absent``, ``sweep``, or ``foreign``.
+
+    Raises
+    ------
+    ScenarioError
+        There can be nothing of this name.
+    """
     try:
         path.lstat()
     except FileNotFoundError:
         return "absent"
+    except (OSError, ValueError) as error:
+        raise _refused(path, f"cannot be written: {_reason(error)}") from None
     if (path / HEAD).is_file():
         return "sweep"
     # A sweep that was killed before it had said which one it is.
     begun = path.is_dir() and all(one.name == HEAD + ".new" for one in path.iterdir())
     return "absent" if begun else "foreign"
-
-
-def _emptied(path: Path) -> None:
-    """Take away what a sweep wrote, and nothing else."""
-    # The head last: until then it is a sweep's directory.
-    for name in (POINTS, TABLE, HEAD):
-        (path / name).unlink(missing_ok=True)
-    shutil.rmtree(path / FIGURES, ignore_errors=True)
 
 
 def _same_sweep(path: Path, head: Mapping[str, Any]) -> None:
@@ -177,6 +185,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
 def _refused(place: Any, message: str) -> ScenarioError:
     shown = str(place) if str(place).isprintable() else repr(str(place))
     return ScenarioError("--out", [Problem(shown, message)])
@@ -194,8 +206,7 @@ def read_head(path: Path) -> dict[str, Any]:
     try:
         head = json.loads((path / HEAD).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScenarioError(str(path), [Problem(str(path), f"is no sweep directory: {reason}")]) from None
+        raise ScenarioError(str(path), [Problem(str(path), f"is no sweep directory: {_reason(error)}")]) from None
     lacking = [key for key in (*_SAME, "points") if _at(head, key) is None]
     if lacking:
         raise ScenarioError(str(path), [Problem(HEAD, f"lacks {', '.join(lacking)}; run the sweep again")])

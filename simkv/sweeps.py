@@ -23,7 +23,7 @@ import pandas as pd
 from simkv.axes import Axis, grid, read_axes
 from simkv.errors import Problem, ScenarioError, UserError, nearest
 from simkv.overrides import split_key
-from simkv.points import FAILED, Point, PointResult, StudyProgress, run_points
+from simkv.points import FAILED, Point, PointResult, StudyProgress, check_given, run_points
 from simkv.results import versions
 from simkv.scenario import Scenario, load
 from simkv.sweepdir import TABLE, SweepDirectory, read_head, read_points
@@ -146,6 +146,8 @@ class Sweep:
         if hue is not None:
             names["hue"] = (hue, list(self.axes))
         self._check_names(kind, names)
+        if hue == x:
+            raise ScenarioError("plot", [Problem("hue", f"{hue!r} is the axis x already")])
         if kind == "lines":
             return draw.lines(self._drawable(), x, y, hue=hue, over=self._rest(x, hue), ax=ax, title=title)
         if hue is None:
@@ -163,6 +165,8 @@ class Sweep:
                 problems.append(
                     Problem(place, f"{name!r} is no {what} of this sweep{nearest(str(name), allowed) or known}")
                 )
+            elif allowed == self.figures and self.frame[name].dtype.kind not in "if":
+                problems.append(Problem(place, f"{name!r} is text, and cannot be drawn"))
         if problems:
             raise ScenarioError("plot", problems)
 
@@ -202,7 +206,8 @@ class Sweep:
         ScenarioError
             It exists and ``force`` is not given, or cannot be written.
         """
-        target = SweepDirectory.opened(directory, self.to_json(), self.points, force=force, resume=False)
+        target = SweepDirectory.found(directory, self.to_json(), self.points, force=force, resume=False)
+        target.begin(self.to_json())
         return self._save_into(target, figures=figures)
 
     def _save_into(self, target: SweepDirectory, *, figures: bool) -> Path:
@@ -252,7 +257,7 @@ MAIN = ("output_tokens_per_s", "requests.retractions", "ttft_s.p99", "token_usag
 def main_figures(found: Sweep) -> list[str]:
     """Figures that matter most: those of the checks, then throughput, retractions, latency and usage."""
     wanted = [*found.scenario.get("checks", {}), *MAIN]
-    numbers = [name for name in found.figures if found.frame[name].dtype.kind in "if"]
+    numbers = {name for name in found.figures if found.frame[name].dtype.kind in "if"}
     return [name for name in dict.fromkeys(wanted) if name in numbers]
 
 
@@ -315,6 +320,7 @@ def sweep(
     KeyboardInterrupt
         What was simulated is in ``out``, if that was given.
     """
+    check_given("sweep", workload, given)
     one = load(scenario)
     if isinstance(given.get("routing"), str):
         one = one.with_routing(given.pop("routing"))
@@ -328,20 +334,23 @@ def sweep(
     provenance = {**versions(), "given_in_python": _told(handed), "files": _files(base, wanted), "workload_sha256": []}
     head = _head(base.to_dict(), table, len(points), provenance)
 
-    # Whether the points can be run at all is told before anything is written.
-    target = None if out is None else SweepDirectory.opened(out, head, points, force=force, resume=resume)
+    target = None if out is None else SweepDirectory.found(out, head, points, force=force, resume=resume)
     results = {} if target is None else dict(target.kept)
     rest = [point for point in points if point.index not in results]
     failed = sum(result.failed for result in results.values())
     shift = len(results)
     told = None if progress is None else lambda done, bad, _: progress(shift + done, failed + bad, len(points))
-    if rest:
-        arriving = run_points(base, rest, workload=workload, n_jobs=n_jobs, dask=dask, progress=told, **given)
-        with nullcontext() if target is None else target:
-            for result in arriving:
-                results[result.index] = result
-                if target is not None:
-                    target.add(result)
+    # Whether there is anybody to run them is told before anything is written.
+    arriving = (
+        run_points(base, rest, workload=workload, n_jobs=n_jobs, dask=dask, progress=told, **given) if rest else ()
+    )
+    if target is not None:
+        target.begin(head)
+    with nullcontext() if target is None else target:
+        for result in arriving:
+            results[result.index] = result
+            if target is not None:
+                target.add(result)
     made = _made(base.to_dict(), table, points, results, provenance)
     if target is not None:
         made._save_into(target, figures=figures)

@@ -44,7 +44,18 @@ num_requests = 20
 input_tokens = {kind = "uniform", min = 1, max = 60}
 output_tokens = 8
 """
-COMMANDS = [["size"], ["route"], ["run"], ["show"], ["replay"], ["scenarios"], ["models"], ["schema"], ["trace"]]
+COMMANDS = [
+    ["size"],
+    ["route"],
+    ["run"],
+    ["sweep"],
+    ["show"],
+    ["replay"],
+    ["scenarios"],
+    ["models"],
+    ["schema"],
+    ["trace"],
+]
 COMMANDS += [["trace", name] for name in ("describe", "convert", "generate")]
 ESCAPE = re.compile(r"\x1b\[")
 

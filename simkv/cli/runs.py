@@ -84,16 +84,21 @@ def default_directory(parent: str, name: str) -> Path:
 
 @app.command
 def show(directory: Path, /, *, as_json: Json = False) -> int:
-    """Print the report of a run directory again.
+    """Print the report of a run directory again, or of a sweep directory, finished or not.
 
     Parameters
     ----------
     directory : Path
-        What ``simkv run`` wrote.
+        What ``simkv run`` or ``simkv sweep`` wrote.
     """
     from simkv.report import run_report
     from simkv.results import load_run
 
+    if (directory / "sweep.json").is_file():
+        from simkv.cli.sweep import print_sweep
+        from simkv.sweeps import load_sweep
+
+        return print_sweep(load_sweep(directory), directory, as_json=as_json)
     result = load_run(directory)
     if as_json:
         dump({**result.to_json(), "directory": str(directory)})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simkv.scenario import Scenario
     from simkv.sweeps import Sweep
 
-__all__ = ["sweep"]
+__all__ = ["print_sweep", "sweep"]
 
 AxisTexts = Annotated[
     tuple[str, ...],
@@ -75,7 +75,6 @@ def sweep(
         Go on with a sweep directory that was interrupted.
     """
     from simkv.axes import parse_axes
-    from simkv.report import sweep_report
     from simkv.sweeps import sweep as run_sweep
 
     base = load_scenario(scenario, overrides)
@@ -100,20 +99,29 @@ def sweep(
     except KeyboardInterrupt:
         print(f"what was simulated is in {target}; go on with the same command and --resume", file=sys.stderr)
         raise
+    files = [f"{target}/sweep.json, points.jsonl, points.parquet"]
+    if any((target / "figures").iterdir()):
+        files.append(f"{target}/figures/*.png")
+    return print_sweep(found, target, files, show=show, as_json=as_json)
+
+
+def print_sweep(
+    found: Sweep, directory: Path, files: Sequence[str] = (), *, show: Sequence[str] = (), as_json: bool = False
+) -> int:
+    """Print a sweep; returns the exit code."""
+    from simkv.report import sweep_report
+
     if as_json:
-        dump({**found.to_json(), "directory": str(target), "states": found.states, "results": _results(found)})
+        dump({**found.to_json(), "directory": str(directory), "states": found.states, "results": _results(found)})
     else:
-        files = [f"{target}/sweep.json, points.jsonl, points.parquet", f"{target}/figures/*.png"]
         emit(sweep_report(found, files, show))
     return 1 if all(result.failed for result in found.results) else 0
 
 
 def _results(found: Sweep) -> list[dict[str, object]]:
     """Every point with what it changes and what came of it."""
-    return [
-        {"changes": dict(point.changes), **result.to_dict()}
-        for point, result in zip(found.points, found.results, strict=True)
-    ]
+    points = found.points
+    return [{"changes": dict(points[result.index].changes), **result.to_dict()} for result in found.results]
 
 
 def _check_figures(base: Scenario, show: Sequence[str]) -> None:

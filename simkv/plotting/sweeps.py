@@ -176,13 +176,15 @@ class _Scale:
         # Numbers by size, words as they come.
         values = column.drop_duplicates()
         self.values = list(values.sort_values()) if self.numeric else list(values)
-        self.labels = [_label(value) for value in self.values]
+        self.names = [_name(value) for value in self.values]
+        self.labels = [_short(name) for name in self.names]
         spread = [b / a for a, b in pairwise(self.values) if a > 0] if self.numeric else []
         self.log = len(spread) > 2 and len(spread) == len(self.values) - 1 and min(spread) >= 1.5 and max(spread) <= 20
 
     def index(self, column: pd.Series[Any]) -> Any:
         """Number of each value among the different ones."""
-        return np.array([self.labels.index(_label(value)) for value in column], dtype=int)
+        number = {name: n for n, name in enumerate(self.names)}
+        return np.array([number[_name(value)] for value in column], dtype=int)
 
     def places(self) -> Floats:
         """Where each different value stands."""
@@ -208,14 +210,19 @@ class _Scale:
             ax.set_xlim(-0.4, len(places) - 0.6)
 
 
-def _label(value: Any) -> str:
-    """A value of an axis as it is written."""
-    if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
+def _name(value: Any) -> str:
+    """A value of an axis as it is written; two values never have the same one."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return "default"
     if isinstance(value, (float, np.floating)):
-        return f"{value:g}"
-    text = str(value)
-    return text if len(text) <= 28 else text[:27] + "…"
+        short = f"{value:g}"
+        return short if float(short) == value else repr(float(value))
+    return str(value)
+
+
+def _short(name: str) -> str:
+    """A name with its middle left out where it is long: what differs is mostly at an end."""
+    return name if len(name) <= 28 else f"{name[:13]}…{name[-14:]}"
 
 
 def _turned(ax: Axes, labels: Sequence[str]) -> None:
@@ -231,6 +238,11 @@ def _over_text(over: Sequence[str], ranged: bool) -> str:
     if not over:
         return ""
     return f"mean{' and range' if ranged else ''} over {', '.join(over)}"
+
+
+def _nothing(frame: pd.DataFrame) -> str:
+    """Why a panel is empty."""
+    return "no point has a value" if frame["state"].isin(RAN).any() else "no point ran"
 
 
 def _states_text(states: pd.Series[Any]) -> str:
@@ -251,14 +263,14 @@ def _draw_lines(ax: Axes, frame: pd.DataFrame, x: str, y: str, hue: str | None, 
     for number in range(count):
         own = ran.to_numpy() & (group == number)
         color, marker = HUES[number % len(HUES)], MARKERS[number % len(MARKERS)]
-        label = y if hues is None else wrapped(f"{hue} = {hues.labels[number]}")
+        label = y if hues is None else wrapped(f"{str(hue).replace(',', ', ')} = {hues.labels[number]}")
         _line(ax, places, at[own], frame.loc[own, y].to_numpy(float), color, marker, label)
         _failures(ax, places, at[(group == number) & ~ran.to_numpy()], color, number, count)
     scale.dress(ax, x)
     if ran.any():
         _value_axis(ax, frame.loc[ran, y].to_numpy(float))
     else:
-        say_state(ax, "no point ran")
+        say_state(ax, _nothing(frame))
     if (~ran).any():
         told = _states_text(frame.loc[~ran, "state"]) or f"without {y}"
         key = Line2D([], [], color=GREY, marker="x", linestyle="", markersize=6, label=wrapped(f"failed: {told}"))
@@ -396,7 +408,7 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
         axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     if points.empty:
-        say_state(ax, "no point ran")
+        say_state(ax, _nothing(frame))
     else:
         front = points[pareto_front(points[x].to_numpy(float), points[y].to_numpy(float), more[x], more[y])]
         front = front.sort_values([x, y], kind="stable")
@@ -418,7 +430,7 @@ def _draw_pareto(ax: Axes, frame: pd.DataFrame, x: str, y: str, axes: Sequence[s
         )
         for number, (place, ones) in enumerate(list(front.groupby([x, y], sort=False))[:LABELLED], 1):
             _front_label(
-                ax, number, place, [", ".join(_label(one[name]) for name in named) for _, one in ones.iterrows()]
+                ax, number, place, [", ".join(_short(_name(one[name])) for name in named) for _, one in ones.iterrows()]
             )
     notes = [f"front: {', '.join(named)}"]
     if "seed" in axes and named != ["seed"]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simkv.report.text import bullets, table
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["shown_figures", "sweep_report"]
 
 ROWS = 40
+WIDTH = 13
 BEST = 5
 FIGURES = 5
 # What a person asks first; of those that differ, the first few are shown.
@@ -82,7 +87,7 @@ def _head(sweep: Any) -> Text:
     count = len(sweep.frame)
     text.append(f"{count:,} point{'s' if count != 1 else ''}: {states}\n", style="not bold")
     for name, values in sweep.axes.items():
-        told = [_cell(value) for value in values]
+        told = [_typed(value) for value in values]
         some = told if len(told) <= 12 else [*told[:6], "...", *told[-2:]]
         text.append(
             f"  {name}: {'; '.join(some)}" + (f" ({len(told)})\n" if len(told) > 12 else "\n"), style="not bold"
@@ -102,19 +107,27 @@ def _points(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) ->
 
 
 def _heads(names: Sequence[str]) -> list[str]:
-    """Dotted names, broken where they are read."""
-    return [name.replace(".", ".\n") for name in names]
+    """Names broken behind dots and underscores, so that they are no wider than figures are."""
+    heads = []
+    for name in names:
+        lines = [""]
+        for part in re.findall(r"[^._]*[._]|[^._]+", name):
+            if lines[-1] and (lines[-1].endswith(".") or len(lines[-1]) + len(part) > WIDTH):
+                lines.append("")
+            lines[-1] += part
+        heads.append("\n".join(lines))
+    return heads
 
 
 def _rows(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) -> tuple[list[list[str]], bool]:
     if "seed" not in axes or len(axes) == 1 or frame["seed"].nunique() == 1:
-        return [[_cell(row[name]) for name in (*axes, "state", *figures)] for _, row in frame.iterrows()], False
+        return [_row(row, axes, ["state", *figures]) for _, row in frame.iterrows()], False
     keys = [name for name in axes if name != "seed"]
     rows = []
     for values, group in frame.groupby(keys, sort=False, dropna=False, observed=True):
         states = group["state"].value_counts(sort=False)
         state = str(states.index[0]) if len(states) == 1 else ", ".join(f"{n} {name}" for name, n in states.items())
-        rows.append([*(_cell(value) for value in values), state, *(_mean(group[name]) for name in figures)])
+        rows.append([*(_typed(value) for value in values), state, *(_mean(group[name]) for name in figures)])
     return rows, True
 
 
@@ -131,10 +144,10 @@ def _best(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) -> R
     if held.empty:
         return Text("no point passes every check\n", style="bold")
     ranked = held.sort_values("output_tokens_per_s", ascending=False, kind="stable").head(BEST)
-    names = list(dict.fromkeys([*axes, "output_tokens_per_s", *figures]))
-    rows = [[_cell(row[name]) for name in names] for _, row in ranked.iterrows()]
+    shown = list(dict.fromkeys(["output_tokens_per_s", *figures]))
+    rows = [_row(row, axes, shown) for _, row in ranked.iterrows()]
     title = f"every check holds at {len(held):,} of {len(frame):,} points; most output_tokens_per_s first"
-    return table(title, _heads(names), rows, left=0)
+    return table(title, _heads([*axes, *shown]), rows, left=0)
 
 
 def _failures(frame: pd.DataFrame, axes: Sequence[str]) -> RenderableType:
@@ -145,18 +158,38 @@ def _failures(frame: pd.DataFrame, axes: Sequence[str]) -> RenderableType:
     kinds = failed["error"].str.replace(r"\d[\d,.]*", "#", regex=True)
     for (state, _), group in failed.groupby(["state", kinds], sort=False, observed=True):
         error = group["error"].iloc[0]
-        first = ", ".join(f"{name} = {_cell(group.iloc[0][name])}" for name in axes)
+        first = ", ".join(f"{name} = {_typed(group.iloc[0][name])}" for name in axes)
         count = f"{len(group):,} points, first at" if len(group) > 1 else "at"
         lines.append(f"{state}, {count} {first}:\n  " + str(error).replace("\n", "\n  "))
     return bullets("failed", lines)
 
 
+def _row(row: pd.Series[Any], axes: Sequence[str], figures: Sequence[str]) -> list[str]:
+    return [*(_typed(row[name]) for name in axes), *(_cell(row[name]) for name in figures)]
+
+
+def _typed(value: Any) -> str:
+    """A value of an axis as a person would type it."""
+    if _is_missing(value):
+        return "default"
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
+    return f"{value:.12g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
 def _cell(value: Any) -> str:
     """A value in a table."""
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+    if _is_missing(value):
         return "-"
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
     if isinstance(value, (int, np.integer)):
         return f"{value:,}"
     return f"{value:,.6g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell of a frame holds nothing."""
+    import pandas as pd
+
+    return not isinstance(value, (list, dict)) and bool(pd.isna(value))

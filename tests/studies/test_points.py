@@ -80,6 +80,7 @@ def test_every_state_and_its_exit_code() -> None:
         Point(3, (("memory.kv_bytes", 0),)),
         Point(4, (("memory.page_sizes", 2),)),
         Point(5, (("workload.input_tokens", 13),)),
+        Point(6, (("page size", 13),)),
     ]
     found = gathered(base, points, steptime=Steps(breaks=13))
     assert [result.state for result in found] == [
@@ -89,9 +90,10 @@ def test_every_state_and_its_exit_code() -> None:
         "infeasible",
         "error",
         "error",
+        "error",
     ]
-    assert [result.exit_code for result in found] == [0, 1, 3, 3, 2, 70]
-    assert [result.failed for result in found] == [False, False, True, True, True, True]
+    assert [result.exit_code for result in found] == [0, 1, 3, 3, 2, 70, 2]
+    assert [result.failed for result in found] == [False] * 2 + [True] * 5
     assert found[0].error == found[1].error == ""
     assert found[1].checks == [{"key": "requests.completed", "condition": "== 2", "value": 1, "holds": False}]
     assert found[2].error.startswith("F5: ") and found[2].summary["requests.completed"] == 0
@@ -192,6 +194,19 @@ def test_a_trace_is_read_once_for_all_points_that_share_it(traced: simkv.Scenari
     assert found[0].workload_sha256 == found[2].workload_sha256
 
 
+def test_points_that_share_their_requests_are_neighbours(traced: simkv.Scenario, reads: list[str]) -> None:
+    # Ten workloads, each three times, and the next one at every point: more than are kept.
+    scales = [1.0 + n for n in range(10)]
+    grid = [
+        (("memory.kv_bytes", 256 * size), ("workload.rate_scale", scale))
+        for size in (100, 200, 300)
+        for scale in scales
+    ]
+    found = gathered(traced, [Point(n, changes) for n, changes in enumerate(grid)])
+    assert len(reads) == 10
+    assert [result.plan["max_total_num_tokens"] for result in found] == [100] * 10 + [200] * 10 + [300] * 10
+
+
 def test_a_trace_that_changed_is_read_again(traced: simkv.Scenario, reads: list[str], tmp_path: Path) -> None:
     before = gathered(traced, [Point(0)])
     (tmp_path / "t.jsonl").write_text('{"arrival_s": 0, "input_tokens": 6, "output_tokens": 2}\n')
@@ -242,7 +257,9 @@ def shelves(_: Any) -> tuple[int, int]:
     return os.getpid(), _WORKLOADS.made
 
 
-def test_processes_find_the_same_and_get_what_is_shared_once(tmp_path: Path, traced: simkv.Scenario) -> None:
+def test_processes_find_the_same_and_get_what_is_shared_once(
+    tmp_path: Path, traced: simkv.Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = changes("steptime.ms", range(10, 22))
     pids = tmp_path / "pids"
     given = workload([(0, 7, 3)])
@@ -252,6 +269,9 @@ def test_processes_find_the_same_and_get_what_is_shared_once(tmp_path: Path, tra
     unpickled = pids.read_text().split()
     assert 1 <= len(unpickled) <= 2 and len(set(unpickled)) == len(unpickled)
 
+    # In the same processes, from another folder.
+    monkeypatch.chdir(tmp_path)
+    traced = traced.set(workload__trace="t.jsonl")
     before = dict(runner._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
     assert gathered(traced, points, n_jobs=2) == gathered(traced, points)
     after = dict(runner._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
@@ -259,7 +279,8 @@ def test_processes_find_the_same_and_get_what_is_shared_once(tmp_path: Path, tra
     assert max(read) == 1
 
 
-def test_a_process_that_dies_costs_its_own_point_alone() -> None:
+def test_a_process_that_dies_costs_its_own_point_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RETRIES", 1)
     points = changes("workload.input_tokens", [11, 13, 12])
     found = gathered(scenario(workload=CLOSED), points, steptime=Steps(kills=13), n_jobs=2)
     assert [result.state for result in found] == ["ok", "error", "ok"]

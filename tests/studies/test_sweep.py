@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tiny import TINY, scenario, workload
 
 import simkv
-from simkv import sweeps
+from simkv import plotting, sweeps
 from simkv.axes import Axis, grid, parse_axes, read_axes
 from simkv.errors import ScenarioError
 from simkv.points import PointResult
@@ -32,6 +32,10 @@ CLOSED = {"kind": "closed", "concurrency": 1, "num_requests": 1, "input_tokens":
 
 def files_of(directory: Path) -> dict[str, bytes]:
     return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+
+
+def undrawn(directory: Path) -> dict[str, bytes]:
+    return {name: data for name, data in files_of(directory).items() if not name.startswith("figures")}
 
 
 # ------------------------------------------------------------------------------------------------- the grid and the frame
@@ -137,6 +141,7 @@ def test_the_last_axis_is_the_fastest(sizes: list[int]) -> None:
         ({"memory.page_size": [1, 2, 1]}, "1 is there twice"),
         ({"steptime.ms": [10, 10.0]}, "10.0 is there twice"),
         ({"steptime.ms": [float("nan")]}, "nan is no value a scenario could hold"),
+        ({"workload.trace": ["\udcff.csv"]}, "is no value a scenario could hold"),
         ({"steptime.ms": [object()]}, "is no value a scenario could hold"),
         (
             {"memory.page_size": [1], 'memory."page_size"': [2]},
@@ -215,6 +220,10 @@ def test_axes_without_effect() -> None:
         simkv.sweep(base.with_arch(base.resolved.arch), {"model.config": [TINY]})
     with pytest.raises(ScenarioError, match="stated beside an axis seed"):
         simkv.sweep(base, {"seed": [1]}, seeds=2)
+    with pytest.raises(ScenarioError, match="workload .* has no arrival_ns"):
+        simkv.sweep(base, {"seed": [1]}, workload="t.csv")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="steptimes"):
+        simkv.sweep(base, {"seed": [1]}, steptimes=1)
     assert simkv.sweep(base, {"seed": [1]}, routing="legacy").scenario["policies"]["routing"] == "legacy"
 
 
@@ -225,6 +234,8 @@ def test_plots_of_what_is_not_there() -> None:
         ({"kind": "lines", "y": "requests.complete"}, "no figure of this sweep; did you mean requests.completed?"),
         ({"kind": "lines", "x": "sead"}, "'sead' is no axis of this sweep; did you mean seed?"),
         ({"kind": "heatmap", "x": "seed"}, "a heat map needs two axes"),
+        ({"kind": "lines", "y": "limit.binding"}, "'limit.binding' is text, and cannot be drawn"),
+        ({"kind": "lines", "x": "seed", "hue": "seed"}, "'seed' is the axis x already"),
         ({"kind": "pareto", "x": "seed"}, "'seed' is no figure of this sweep"),
     ):
         with pytest.raises(ScenarioError, match=told.replace("?", r"\?")):
@@ -312,16 +323,22 @@ def test_a_directory_holds_what_was_asked_and_what_came(whole: Path) -> None:
     assert lines[3]["changes"] == {"memory.kv_bytes": 128_000, "steptime.ms": 20}
 
 
+def test_figures_are_the_same_bytes_again(whole: Path, tmp_path: Path) -> None:
+    drawn = simkv.load_sweep(whole).plot("heatmap", y="ttft_s.p99")
+    plotting.save(drawn.figure, tmp_path / "again.png")  # type: ignore[arg-type]
+    assert (tmp_path / "again.png").read_bytes() == (whole / "figures" / "heatmap-ttft_s.p99.png").read_bytes()
+
+
 def test_save_writes_the_same_directory(whole: Path, tmp_path: Path) -> None:
-    simkv.load_sweep(whole).save(tmp_path / "copy")
-    assert files_of(tmp_path / "copy") == files_of(whole)
+    simkv.load_sweep(whole).save(tmp_path / "copy", figures=False)
+    assert files_of(tmp_path / "copy") == undrawn(whole)
     with pytest.raises(ScenarioError, match="exists already"):
         simkv.load_sweep(whole).save(tmp_path / "copy")
 
 
 def test_processes_write_the_same_bytes(whole: Path, tmp_path: Path) -> None:
-    simkv.sweep(scenario(workload=CLOSED), GRID, out=tmp_path / "two", n_jobs=2)
-    assert files_of(tmp_path / "two") == files_of(whole)
+    simkv.sweep(scenario(workload=CLOSED), GRID, out=tmp_path / "two", n_jobs=2, figures=False)
+    assert files_of(tmp_path / "two") == undrawn(whole)
 
 
 @settings(max_examples=12, deadline=None)
@@ -336,7 +353,7 @@ def test_whatever_was_written_when_it_ended_it_goes_on(whole: Path, cut: int, dr
     if drop:
         (torn / drop).unlink()
     simkv.sweep(scenario(workload=CLOSED), GRID, out=torn, resume=True, figures=False)
-    assert files_of(torn) == files_of(whole)
+    assert files_of(torn) == undrawn(whole)
 
 
 def test_what_ended_is_kept_and_what_broke_is_run_again(
@@ -370,9 +387,9 @@ def test_what_ended_is_kept_and_what_broke_is_run_again(
     )
     assert ran == [2, 3, 4]
     assert told == [(4, 1, 6), (5, 1, 6), (6, 2, 6)]
-    assert files_of(target) == files_of(whole)
+    assert files_of(target) == undrawn(whole)
     simkv.sweep(scenario(workload=CLOSED), GRID, out=target, resume=True, figures=False)
-    assert ran == [2, 3, 4] and files_of(target) == files_of(whole)
+    assert ran == [2, 3, 4] and files_of(target) == undrawn(whole)
 
 
 def test_another_sweep_is_not_gone_on_with(whole: Path) -> None:
@@ -396,7 +413,7 @@ def test_a_trace_that_changed_is_another_sweep(tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
     trace.write_text('{"arrival_s": 0, "input_tokens": 5, "output_tokens": 2}\n')
     base = scenario(workload={"trace": str(trace)})
-    simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out")
+    simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out", figures=False)
     trace.write_text('{"arrival_s": 0, "input_tokens": 6, "output_tokens": 2}\n')
     with pytest.raises(ScenarioError, match=r"provenance.files\..*t.jsonl"):
         simkv.sweep(base, {"seed": [1]}, out=tmp_path / "out", resume=True)
@@ -423,7 +440,7 @@ def test_directories_that_are_in_the_way(whole: Path, tmp_path: Path) -> None:
     # What is not the sweep's own stays.
     shutil.copytree(whole, tmp_path / "again")
     (tmp_path / "again" / "letters.txt").write_text("dear")
-    simkv.sweep(base, {"seed": [1, 2]}, out=tmp_path / "again", force=True)
+    simkv.sweep(base, {"seed": [1, 2]}, out=tmp_path / "again", force=True, figures=False)
     assert {"letters.txt", "points.jsonl"} <= set(files_of(tmp_path / "again"))
     assert simkv.load_sweep(tmp_path / "again").axes == {"seed": [1, 2]}
     assert not any("heatmap" in name for name in files_of(tmp_path / "again"))
