@@ -30,7 +30,7 @@ Ignore = Annotated[
 
 @app.command
 def import_launch(
-    command: str,
+    command: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     gpu: str | None = None,
