@@ -35,7 +35,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LINE = re.compile(
     r"\[(?P<when>(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d)(?:[.,](?P<ms>\d{1,6}))?(?P<rank>(?: [A-Z_]+\d+)*)\] ?(?P<text>.*)"
 )
-BATCH = re.compile(r"(?P<kind>Decode|Prefill) batch[.,]?(?: ?\[\d+\][,.]?)?,? ?(?P<pairs>.*)")
+BATCH = re.compile(r"(?P<kind>Decode|Prefill) batch(?: ?\[\d+\])?[.,] ?(?P<pairs>.*)")
 _SIZES = re.compile(r"max_total_num_tokens=\d+")
 _FACTS = re.compile(r"(\w+)=(-?\d+(?:\.\d+)?)(?: GB)?")
 _RETRACTION = re.compile(r"(?:KV cache pool is full\. Retract requests|Decode out of memory happened)\.(?P<pairs>.*)")
@@ -140,7 +140,8 @@ def split_starts(lines: Sequence[Line]) -> list[tuple[int, int]]:
     else:
         early = any(BATCH.match(line.text) for line in lines[: told[0]])
         told = [0, *told] if early else told
-    return list(zip(told, [*told[1:], len(lines)], strict=True))
+    ends = [*told[1:], len(lines)] if told else []
+    return list(zip(told, ends, strict=True))
 
 
 def rank_of(lines: Sequence[Line]) -> tuple[str, set[str]]:

@@ -7,6 +7,7 @@ import html
 import io
 import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -241,14 +242,14 @@ def is_server_log(path: str | Path) -> bool:
         if not place.is_file():
             return False
         with _opened(place) as file:
-            head = file.read(1 << 18)
+            head = file.read1(1 << 18)
         if b"\0" in head:
             return False
         if place.stat().st_size > 1 << 18 and not _is_gzip(place):
             with place.open("rb") as plain:
                 plain.seek(-(1 << 16), io.SEEK_END)
                 head += plain.read()
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return False
     text = ANSI.sub("", head.decode("utf-8", "replace"))
     return re.search(r"\] ?(?:Decode|Prefill) batch|max_total_num_tokens=\d|\] server_args=", text) is not None
@@ -305,10 +306,10 @@ def _text(file: Any) -> tuple[str, list[str]]:
     """All of it, and what to say about its end."""
     parts, notes = [], []
     try:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read1(1 << 20):
             parts.append(chunk)
-    except EOFError:
-        notes.append("the gzip file ends in the middle: what came before is read")
+    except (EOFError, zlib.error):
+        notes.append("the gzip file is cut or broken: what came before is read")
     text = ANSI.sub("", b"".join(parts).decode("utf-8", "replace"))
     if text and not text.endswith("\n"):
         text, _, cut = text.rpartition("\n")
