@@ -113,7 +113,7 @@ def split_lines(text: str) -> Iterator[Line]:
             if len(match["when"]) == 8 and zero is not None and seconds + days < zero + now - 43200:
                 days += 86400  # a clock without dates has passed midnight
             zero = seconds if zero is None else zero
-            now = seconds + days - zero
+            now = max(now, seconds + days - zero)  # a clock that was set back stands still
         rank = match["rank"].strip()
         yield Line(now, rank, match["text"])
 

@@ -224,30 +224,35 @@ def _points(run: Run, log: ServerLog) -> tuple[pd.DataFrame, float, list[str]]:
     offset = first - began
     end = float(run.timeline["time_s"].iloc[-1]) - began
     times = log.decode["time_s"].to_numpy(float) - first
+    notes = [f"the run's times are moved by {offset:+.3f} s: the first batch of both is time 0"]
+    shortest = 0.0
+    if (times % 1 == 0).all():
+        times, shortest = _spread(times), 2.0
+        notes.append(
+            "the log's stamps are whole seconds: lines of one second are spread over it, and rates are simulated over "
+            "2 s at least"
+        )
     inside = times <= end
-    notes = [
-        f"the run's times are moved by {offset:+.3f} s: the first batch of both is time 0",
-        "the log's stamps are whole seconds: curves may be a second apart"
-        if _whole(log)
-        else "stamps have milliseconds",
-    ]
     if not inside.all():
         notes.append(f"{int((~inside).sum())} of {len(times)} decode lines are later than the run's end: left out")
     measured = log.decode[inside]
     points = pd.DataFrame({"time_s": times[inside]})
-    for name, values in _simulated(run, points["time_s"].to_numpy(float) + began, began).items():
+    for name, values in _simulated(run, points["time_s"].to_numpy(float) + began, began, shortest).items():
         if name in measured:
             points[f"simulated_{name}"] = values
             points[f"measured_{name}"] = measured[name].to_numpy(float)
     return points, offset, notes
 
 
-def _whole(log: ServerLog) -> bool:
-    return bool((log.decode["time_s"] % 1 == 0).all())
+def _spread(times: Any) -> Any:
+    """Lines of one second, evenly over it: k of n at (k + 1/2) / n."""
+    _, first, counts = np.unique(times, return_index=True, return_counts=True)
+    within = np.arange(len(times)) - np.repeat(first, counts)
+    return times + (within + 0.5) / np.repeat(counts, counts)
 
 
-def _simulated(run: Run, times: Any, began: float) -> dict[str, Any]:
-    """The run's series at these times: what held, and what was done since the time before."""
+def _simulated(run: Run, times: Any, began: float, shortest: float) -> dict[str, Any]:
+    """The run's series at these times: what held, and what was done since the time before (``shortest`` s at least)."""
     rows = run.timeline[run.timeline["kind"] == "decode"]
     when = rows["time_s"].to_numpy(float)
     # Stamps are cut to whole milliseconds at best.
@@ -260,9 +265,10 @@ def _simulated(run: Run, times: Any, began: float) -> dict[str, Any]:
     lengths = rows["spec_accept_length"].to_numpy(float)
     batch = rows["batch_size"].to_numpy(float)
     made = batch * np.where(np.isnan(lengths), 1.0, lengths)
-    before = np.concatenate([[-1], place[:-1]])
+    start = np.maximum(np.minimum(np.concatenate([[began], times[:-1]]), times - shortest), began)
+    before = np.where(start > began, np.searchsorted(when, start + 1e-3, side="right") - 1, -1)
     tokens, requests = (_between(part, before, place) for part in (made, batch))
-    since = np.diff(times, prepend=began)
+    since = times - start
     with np.errstate(divide="ignore", invalid="ignore"):
         found["gen_throughput"] = np.where(since > 0, tokens / since, math.nan)
         if not np.isnan(lengths).all():

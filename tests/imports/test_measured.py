@@ -118,6 +118,17 @@ def test_a_log_of_the_run_itself_lies_on_it(run: Run, text: str, tmp_path: Path)
     assert any("first batch of both is time 0" in note for note in found.notes)
 
 
+def test_whole_seconds_are_spread_and_said(run: Run, tmp_path: Path) -> None:
+    found = compare_log(run, read(tmp_path, server_logs.log_of(run, ms=False)))
+    assert any("whole seconds" in note for note in found.notes)
+    table = found.table.set_index("series")
+    exact = compare_log(run, read(tmp_path, server_logs.log_of(run))).points["time_s"]
+    assert np.abs(found.points["time_s"] - exact).max() <= 1.0
+    assert table["lines"].min() == len(exact)
+    assert table.loc["gen_throughput", "mae"] < 0.25 * table.loc["gen_throughput", "measured_peak"]
+    assert table.loc["num_running_reqs", "mae"] < 3
+
+
 def test_the_clock_of_the_log_does_not_matter(run: Run, tmp_path: Path) -> None:
     write = server_logs.Writer()
     server_logs.batches(write, run, begin=500.0)
