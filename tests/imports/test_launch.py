@@ -102,6 +102,19 @@ def test_the_engine_resolves_the_same(answer: dict[str, Any]) -> None:
     assert launch_cases.differences(answer) == []
 
 
+@pytest.mark.parametrize("case", rows("launch_sizes.jsonl"), ids=lambda case: case["name"])
+def test_the_engine_sizes_the_same(case: dict[str, Any]) -> None:
+    """Pools of the engine's own sizing classes, for the arguments its launcher resolved and the bytes simkv budgets."""
+    line = case["launch"]
+    names = {"MODEL": line["model"], "DRAFT": line["draft"]}
+    scenario = import_launch([names.get(w, w) for w in line["argv"]], gpu=line["gpu"], weights="20GiB").scenario
+    assert scenario.resolved.budget.kv == case["input"]["available_bytes"]
+    plan, wanted = scenario.plan().to_dict(), case["result"]
+    assert plan["bytes_per_token"] == wanted["cell_size"]
+    for name in ("configurator", "max_total_num_tokens", "swa_max_total_num_tokens", "max_running_requests"):
+        assert plan[name] == wanted[name]
+
+
 def test_a_difference_would_be_seen() -> None:
     answer = json.loads(json.dumps(next(a for a in ANSWERS if "resolved" in a)))
     answer["resolved"]["page_size"] = 17
