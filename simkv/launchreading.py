@@ -248,6 +248,13 @@ class LaunchReading:
         if not self.weights_stated and arch.total_params is None:
             message = f"is needed: {arch.name} states no parameter count. Bytes of one rank, such as 78GiB"
             self.wrong("--weights", message)
+        tp, heads = self.number("--tp-size"), arch.num_attention_heads
+        if tp and tp > 0 and heads and heads % tp:
+            # As in models/llama.py, models/gpt_oss.py and the others' attention.
+            self.wrong(
+                "--tp-size",
+                f"{tp} does not divide the {heads} attention heads of {arch.name}: the engine would not start",
+            )
         context = self.number("--context-length", "human")
         longer = self.command.env.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "0").lower()
         if context and arch.context_len and context > arch.context_len and longer not in ("1", "true"):
@@ -267,7 +274,7 @@ class LaunchReading:
             value, because = self._known(flag, path)
             if value is None:
                 message = f"{path!r} is no built-in model and no folder here: name its config.json with {option}"
-                self.wrong(flag, message + _near_model(path))
+                self.wrong(flag, message + self._near_model(path, draft=key == "draft.config"))
                 return None
         try:
             arch = Arch.from_config(value)
@@ -278,6 +285,13 @@ class LaunchReading:
             self.wrong(flag, f"{arch.name} holds what is not modelled yet: {'; '.join(arch.unsupported)}")
         self.put(key, value, because)
         return arch
+
+    def _near_model(self, path: str, *, draft: bool) -> str:
+        """A built-in model that may be meant; for a draft those trained for the target."""
+        if draft and self.arch is not None:
+            own = [name for name in catalogue.names() if name.startswith(f"draft-{self.arch.name}")]
+            return f"; built in for {self.arch.name}: {', '.join(own)}" if own else ""
+        return nearest(re.split(r"[/\\]", path.rstrip("/\\"))[-1].lower(), catalogue.names())
 
     def _known(self, flag: str, path: str) -> tuple[str | None, str]:
         """A built-in model or a path, and how it was found."""
@@ -615,6 +629,8 @@ class LaunchReading:
             *(row for row in self.rows if not row.flag),
         ]
         served = self.text("--served-model-name")
+        if name is None and served is not None:
+            self.because["name"] = "--served-model-name"
         title = name or served or (self.arch.name if self.arch is not None else "launch")
         if workload is not None:
             self._workload(workload)
@@ -690,11 +706,6 @@ def _shown(value: Any) -> str:
 def _place(path: str | Path) -> str:
     """A built-in name as it is; a path made absolute, so that the scenario holds wherever it is written."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)
-
-
-def _near_model(path: str) -> str:
-    last = path.rstrip("/").rpartition("/")[2].lower()
-    return nearest(last, catalogue.names())
 
 
 def _never_split(arch: Arch) -> bool:

@@ -142,6 +142,8 @@ def compare_log(
         log = read_server_log(log)
     sizes = _plan_table(plan, log, dict(allowed or {}))
     notes = list(log.notes)
+    if plan.get("infeasible") is not None:
+        notes.append(f"by the plan the server does not start: {plan['infeasible']['message']}")
     if not len(sizes):
         notes.append("the log tells no sizes of startup: nothing of the plan is checked")
     if isinstance(run_or_plan, Plan):
@@ -172,6 +174,8 @@ def _plan_table(plan: Mapping[str, Any], log: ServerLog, allowed: Mapping[str, f
     told: dict[str, Any] = log.startup
     for size in _SIZES:
         planned = plan.get(size)
+        if planned is None and size == "max_total_num_tokens" and plan.get("infeasible") is not None:
+            planned = 0  # the log's server started
         if planned is not None and size in told:
             rows.append((size, planned, told[size], allowed.get(size, 0.0)))
     for ours, theirs in _SETTINGS.items():

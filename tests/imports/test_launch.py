@@ -382,6 +382,26 @@ def test_an_unknown_model_needs_its_config(tmp_path: Path) -> None:
     assert "--config" in refused("sglang serve x", config={"num_hidden_layers": -1})
 
 
+def test_a_draft_that_is_built_in_is_offered() -> None:
+    line = (
+        "sglang serve openai/gpt-oss-120b --speculative-algorithm EAGLE3 --speculative-draft-model-path lmsys/EAGLE3-x"
+    )
+    told = refused(line)["--speculative-draft-model-path"]
+    assert told.endswith("--draft-config; built in for gpt-oss-120b: draft-gpt-oss-120b-eagle3")
+    assert (
+        import_launch(line, gpu="h100", draft_config="draft-gpt-oss-120b-eagle3").scenario.plan().draft_layers["full"]
+        == 1
+    )
+
+
+def test_heads_are_whole() -> None:
+    assert "does not divide the 32 attention heads" in refused(f"{LLAMA} --tp 3")["--tp-size"]
+
+
+def test_a_name_that_no_title_can_bear_is_told_by_its_flag() -> None:
+    assert set(refused([*LLAMA.split()[3:], "--served-model-name", "a\u2028b"])) == {"--served-model-name"}
+
+
 def test_a_refused_architecture_is_named() -> None:
     told = refused("sglang serve Qwen/Qwen3-Next-80B-A3B-Instruct --tp 8", gpu="h200")["--model-path"]
     assert "qwen3-next-80b-a3b holds what is not modelled yet" in told

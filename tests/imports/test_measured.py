@@ -95,6 +95,13 @@ def test_a_log_without_sizes_checks_nothing_and_says_so(run: Run, text: str, tmp
     assert any("nothing of the plan is checked" in note for note in found.notes)
 
 
+def test_a_plan_that_does_not_start_differs_from_a_server_that_did(text: str, tmp_path: Path) -> None:
+    found = compare_log(BASE.set(memory__kv_bytes=1).plan(), read(tmp_path, text))
+    assert found.exit_code == 1
+    assert found.plan_table.set_index("size").loc["max_total_num_tokens", "planned"] == 0
+    assert any("does not start" in note for note in found.notes)
+
+
 def test_what_rounding_allows() -> None:
     plan = BASE.plan()
     allowed = rounding_allowed(plan)
