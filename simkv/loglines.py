@@ -221,11 +221,11 @@ def startup_of(lines: Sequence[Line], rank: str, notes: list[str]) -> tuple[dict
             args = _arguments(text.partition("=")[2])
             if not args:
                 notes.append("server_args= is there and cannot be read")
-        elif line.rank not in (rank, ""):
+        elif line.rank not in (rank, "") or " batch" in text:
             continue
         elif _SIZES.search(text):
             found |= {key: _whole(value) for key, value in _FACTS.findall(text)}
-        elif match := _POOL.search(text):
+        elif "KV Cache is allocated." in text and (match := _POOL.search(text)):
             pools.append(_pool(match))
         elif match := _SPLIT.search(text):
             found.setdefault("full_max_total_num_tokens", int(match["full"]))
