@@ -16,6 +16,13 @@ from simkv.engines.sglang.budget import (
     default_mem_fraction_static,
     prefill_graphs_up_to,
 )
+from simkv.engines.sglang.classes import (
+    asks_for_fp8_kv,
+    captures_prefill_graphs,
+    is_multimodal,
+    mixes_chunks,
+    never_splits,
+)
 from simkv.engines.sglang.command import SOURCE, Command
 from simkv.engines.sglang.flags import Flag, Given, engine_environment, engine_flags, read_flags
 from simkv.engines.sglang.hybrid import BLOCK_ZERO
@@ -29,8 +36,6 @@ __all__ = ["LaunchFlag", "LaunchReading"]
 
 _SECTIONS = ("model", "draft", "memory", "policies", "steptime", "workload")
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH", "DSPARK", "NGRAM")
-# speculative/spec_info.py:147-158; NEXTN is another name of EAGLE.
-_MIXES = ("EAGLE", "EAGLE3", "NEXTN", "DFLASH", "DSPARK")
 # Bits of a weight after --quantization of a 16-bit checkpoint, scales included.
 _QUANTIZED_BITS = {
     "fp8": 8.0,
@@ -41,34 +46,6 @@ _QUANTIZED_BITS = {
     "modelopt_fp4": 4.5,
     "mxfp4": 4.25,
 }
-
-
-# Multimodal classes that are served as language models unless --enable-multimodal is given (model_config.py:692-697).
-_TEXT_ONLY = (
-    "Gemma3ForConditionalGeneration",
-    "Llama4ForConditionalGeneration",
-    "Step3VLForConditionalGeneration",
-    "InklingForConditionalGeneration",
-)
-# Multimodal classes with prefill graphs all the same (configs/model_config.py:2501-2516).
-_GRAPHED = (
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration",
-    "KimiK25ForConditionalGeneration",
-)
-
-
-# Model classes for which the engine switches split pools off, the draft's included (arg_groups/model_overrides:
-# gemma2_gemma3.py:13-26, olmo2.py:16-23, exaone.py:16-22, the last with a sliding_window_pattern only).
-_NEVER_SPLIT = (
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "Gemma3ForConditionalGeneration",
-    "Gemma3nForCausalLM",
-    "Gemma3nForConditionalGeneration",
-    "Olmo2ForCausalLM",
-)
-_NEVER_SPLIT_WITH_A_PATTERN = ("Exaone4ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM")
 
 
 class LaunchFlag(NamedTuple):
@@ -420,7 +397,7 @@ class LaunchReading:
         for flag, value in _SWITCHES.items():
             if flag in self.given:
                 self.put(self.given[flag].flag.key, value, flag)
-        if "--disable-hybrid-swa-memory" not in self.given and self.arch is not None and _never_split(self.arch):
+        if "--disable-hybrid-swa-memory" not in self.given and self.arch is not None and never_splits(self.arch):
             self.default("model.hybrid_swa", False, "the engine's choice for this model")
         self._dtype()
         self._mixed_chunk()
@@ -434,7 +411,7 @@ class LaunchReading:
             self.wrong("--kv-cache-dtype", f"{stated}: 4-bit KV is not modelled; of {', '.join(DTYPE_BYTES)}")
         elif stated is not None:
             self.put("model.kv_cache_dtype", stated, "--kv-cache-dtype")
-        elif self.arch is not None and _asks_for_fp8(self.arch):
+        elif self.arch is not None and asks_for_fp8_kv(self.arch):
             self.default(
                 "model.kv_cache_dtype", "fp8_e4m3", "the checkpoint asks for it (mem_cache/kv_cache_dtype.py:50-57)"
             )
@@ -446,7 +423,7 @@ class LaunchReading:
 
     def _mixed_chunk(self) -> None:
         algorithm = self.data.get("draft", {}).get("algorithm")
-        if "--enable-mixed-chunk" in self.given and algorithm is not None and algorithm not in _MIXES:
+        if "--enable-mixed-chunk" in self.given and not mixes_chunks(algorithm):
             self.put("memory.enable_mixed_chunk", False, f"--enable-mixed-chunk: switched off by {algorithm}")
 
     def _pages(self) -> Backends | None:
@@ -511,7 +488,7 @@ class LaunchReading:
         context = self.data.get("model", {}).get("context_length") or (arch.context_len if arch else None) or 0
         aiter = backends is not None and backends.attention == "aiter" and context > 8192
         if stated is None and "--mem-fraction-static" not in self.given and arch is not None:
-            if _is_multimodal(arch):
+            if is_multimodal(arch):
                 self.notes.append(
                     f"{arch.architecture} has other parts than a language model, for which the engine keeps more memory "
                     "free than is reckoned here: state --mem-fraction-static"
@@ -527,11 +504,10 @@ class LaunchReading:
             )
 
     def _no_prefill_graphs(self, arch: Arch) -> bool:
-        """Whether the engine captures none by itself: cuda_graph_hook.py:176-256, cuda_graph_config.py:119-123."""
+        """Whether the engine captures none by itself."""
         if "--cuda-graph-backend-prefill" in self.given:
             return False
-        eager = _is_multimodal(arch) and arch.architecture not in _GRAPHED
-        return self.platform == "amd" or eager or "--enable-two-batch-overlap" in self.given
+        return "--enable-two-batch-overlap" in self.given or not captures_prefill_graphs(arch, self.platform)
 
     def _heuristic(self, arch: Arch) -> float:
         """The engine's fraction with other graphs than its own."""
@@ -706,20 +682,6 @@ def _shown(value: Any) -> str:
 def _place(path: str | Path) -> str:
     """A built-in name as it is; a path made absolute, so that the scenario holds wherever it is written."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)
-
-
-def _never_split(arch: Arch) -> bool:
-    patterned = arch.config.get("sliding_window_pattern") is not None
-    return arch.architecture in _NEVER_SPLIT or (patterned and arch.architecture in _NEVER_SPLIT_WITH_A_PATTERN)
-
-
-def _is_multimodal(arch: Arch) -> bool:
-    return arch.architecture.endswith("ForConditionalGeneration") and arch.architecture not in _TEXT_ONLY
-
-
-def _asks_for_fp8(arch: Arch) -> bool:
-    quant = arch.config.get("quantization_config")
-    return isinstance(quant, Mapping) and str(quant.get("kv_cache_quant_algo")).upper() == "FP8"
 
 
 def _roofline_knows(scenario: Scenario) -> bool:
