@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from simkv.engines.sglang.command import Command, read_command
-from simkv.launchreading import LaunchFlag, LaunchReading
+from simkv.launchreading import LaunchReading
+from simkv.launchsheet import LaunchFlag
 from simkv.overrides import parse_assignments
 from simkv.scenario import Scenario
 from simkv.scenariofile import scenario_toml
