@@ -9,7 +9,7 @@ from typing import Any
 
 from simkv import catalogue
 from simkv.arch import Arch
-from simkv.engines.sglang.backends import PLATFORMS, Backends, resolve_backends, resolve_page_size
+from simkv.engines.sglang.backends import PLATFORMS, Backends, Platform, resolve_backends, resolve_page_size
 from simkv.engines.sglang.budget import (
     default_chunked_prefill_size,
     default_mem_fraction_static,
