@@ -2,8 +2,8 @@
 
 Usage: ``PY tests/conformance/oracle/launches.py < IN.jsonl > OUT.jsonl``. A line in is ``{"argv", "config", "platform",
 "memory_mib"}`` (``draft_config`` besides, where there is one); ``MODEL`` and ``DRAFT`` in ``argv`` stand for folders with
-those configs. A line out is the same with ``resolved``, or ``refused`` with the
-kind of the engine's exception (``--trace`` prints all of it).
+those configs. A line out is the same with ``resolved``, or ``refused`` with the kind of the engine's exception (``--trace``
+prints all of it). ``--printed`` adds ``line``: the arguments as a server prints them when it starts.
 
 Platform and memory are overridden, nothing else: the argument parser and the whole resolution run as they are.
 """
@@ -88,7 +88,13 @@ def resolve(case: dict) -> dict:
                 if "--trace" in sys.argv:
                     traceback.print_exc()
                 return {"refused": type(error).__name__}
-            return {"resolved": {name: resolution_result(args, name) for name in FIELDS}}
+            told = {"resolved": {name: resolution_result(args, name) for name in FIELDS}}
+            if "--printed" in sys.argv:
+                line = repr(args.resolved_dict())
+                for word, key in (("model", "model"), ("draft", "draft")):
+                    line = line.replace(str(Path(folder) / word), case.get(key) or word)
+                told["line"] = line
+            return told
 
 
 def main() -> None:
