@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import json
 import math
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +105,65 @@ class LogComparison:
                 parts.append("\n".join("| " + " | ".join(map(_cell, row)) + " |" for row in rows))
         parts += [f"- {_cell(note)}" for note in self.notes]
         return "\n\n".join(parts) + "\n"
+
+    def save(self, directory: str | Path, *, force: bool = False) -> list[str]:
+        """Write comparison.md, comparison.json, points.parquet and figures/*.png: all of it, or nothing.
+
+        Parameters
+        ----------
+        directory : str or path
+            A folder that is not there yet.
+        force : bool
+            Replace what an earlier comparison wrote there.
+
+        Returns
+        -------
+        list of str
+            Names of what was written, below the folder.
+
+        Raises
+        ------
+        ScenarioError
+            The folder is there already, or cannot be written.
+        """
+        target = Path(directory)
+        try:
+            if target.exists() and not (force and (target / "comparison.json").is_file()):
+                how = (
+                    "holds no comparison; name another one" if force else "exists already; name another or pass --force"
+                )
+                raise ScenarioError("--out", [Problem(str(target), how)])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".simkv-", dir=target.parent) as name:
+                fresh = Path(name) / "new"
+                written = self._write(fresh)
+                if target.exists():
+                    target.rename(Path(name) / "old")
+                fresh.rename(target)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {reason}")]) from None
+        return written
+
+    def _write(self, directory: Path) -> list[str]:
+        from simkv import plotting
+        from simkv.plotting.measured import OVERLAYS
+
+        directory.mkdir()
+        (directory / "comparison.md").write_text(self.to_markdown(), encoding="utf-8")
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        (directory / "comparison.json").write_text(text + "\n", encoding="utf-8")
+        written = ["comparison.md", "comparison.json"]
+        if len(self.points):
+            self.points.to_parquet(directory / "points.parquet", index=False)
+            (directory / "figures").mkdir()
+            written.append("points.parquet")
+            for kind, one in OVERLAYS.items():
+                if any(f"measured_{name}" in self.points for name in one.series):
+                    figure: Any = self.plot(kind).figure
+                    plotting.save(figure, directory / "figures" / f"{kind}.png")
+                    written.append(f"figures/{kind}.png")
+        return written
 
     def _repr_html_(self) -> str:
         head = f"<b>{html.escape(self.name)}</b> against {html.escape(self.path)}"

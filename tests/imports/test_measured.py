@@ -212,6 +212,33 @@ def test_the_command_compares_a_run(run: Run, text: str, tmp_path: Path, capsys:
     assert main(words) == 1
 
 
+def test_a_comparison_is_written_whole(run: Run, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "server.log").write_text(text)
+    run.save(tmp_path / "run", figures=False)
+    words = [
+        "import-log",
+        str(tmp_path / "server.log"),
+        "--run",
+        str(tmp_path / "run"),
+        "--out",
+        str(tmp_path / "new" / "c"),
+    ]
+    assert main(words) == 0
+    out = tmp_path / "new" / "c"
+    kinds = ["accept-length", "queue", "running", "throughput", "usage"]
+    assert sorted(one.name for one in (out / "figures").iterdir()) == [f"{kind}.png" for kind in kinds]
+    assert json.loads((out / "comparison.json").read_text())["exit_code"] == 0
+    assert len(pd.read_parquet(out / "points.parquet")) == int((run.timeline["kind"] == "decode").sum()) // 40
+    first = {one.name: one.read_bytes() for one in out.rglob("*") if one.is_file()}
+    assert main(words) == 2
+    assert main([*words, "--force"]) == 0
+    assert {one.name: one.read_bytes() for one in out.rglob("*") if one.is_file()} == first
+    assert [one.name for one in out.parent.iterdir()] == ["c"]
+    assert main([*words[:-1], str(tmp_path / "run"), "--force"]) == 2
+    assert "holds no comparison" in capsys.readouterr().err
+    assert main([*words[:2], "--out", str(tmp_path / "d")]) == 2
+
+
 # ------------------------------------------------------------------------------------------------------------- pictures
 def points() -> pd.DataFrame:
     """Fixed curves: the measured ones lag behind and end higher."""
