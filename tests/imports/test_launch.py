@@ -128,7 +128,7 @@ def test_a_difference_would_be_seen() -> None:
         ("python -m sglang.launch_server --model-path a --tp 2", ["--model-path", "a", "--tp", "2"]),
         ("python3.11 -u -m sglang.launch_server \\\n  --model-path a \\\n  --tp 2", ["--model-path", "a", "--tp", "2"]),
         ("sglang serve org/a --tp=2", ["--model-path", "org/a", "--tp=2"]),
-        ("/opt/venv/bin/sglang serve --model-type llm --model-path a", ["--model-path", "a"]),
+        ("/venv/bin/sglang serve --model-type llm --model-path a", ["--model-path", "a"]),
         ("python /x/sglang/launch_server.py --model-path a", ["--model-path", "a"]),
         ("docker run --gpus all --rm img:tag python3 -m sglang.launch_server --model a", ["--model", "a"]),
         ("srun -N 2 --mpi=pmix bash -c 'python -m sglang.launch_server --model a'", ["--model", "a"]),
