@@ -35,7 +35,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LINE = re.compile(
     r"\[(?P<when>(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d)(?:[.,](?P<ms>\d{1,6}))?(?P<rank>(?: [A-Z_]+\d+)*)\] ?(?P<text>.*)"
 )
-BATCH = re.compile(r"(?P<kind>Decode|Prefill) batch[.,]?(?: ?\[\d+\][,.]?)?,? ?(?P<pairs>.*)")
+BATCH = re.compile(r"(?P<kind>Decode|Prefill) batch(?: ?\[\d+\])?[.,] ?(?P<pairs>.*)")
 _SIZES = re.compile(r"max_total_num_tokens=\d+")
 _FACTS = re.compile(r"(\w+)=(-?\d+(?:\.\d+)?)(?: GB)?")
 _RETRACTION = re.compile(r"(?:KV cache pool is full\. Retract requests|Decode out of memory happened)\.(?P<pairs>.*)")
@@ -113,7 +113,7 @@ def split_lines(text: str) -> Iterator[Line]:
             if len(match["when"]) == 8 and zero is not None and seconds + days < zero + now - 43200:
                 days += 86400  # a clock without dates has passed midnight
             zero = seconds if zero is None else zero
-            now = seconds + days - zero
+            now = max(now, seconds + days - zero)  # a clock that was set back stands still
         rank = match["rank"].strip()
         yield Line(now, rank, match["text"])
 
@@ -140,7 +140,8 @@ def split_starts(lines: Sequence[Line]) -> list[tuple[int, int]]:
     else:
         early = any(BATCH.match(line.text) for line in lines[: told[0]])
         told = [0, *told] if early else told
-    return list(zip(told, [*told[1:], len(lines)], strict=True))
+    ends = [*told[1:], len(lines)] if told else []
+    return list(zip(told, ends, strict=True))
 
 
 def rank_of(lines: Sequence[Line]) -> tuple[str, set[str]]:
@@ -220,11 +221,11 @@ def startup_of(lines: Sequence[Line], rank: str, notes: list[str]) -> tuple[dict
             args = _arguments(text.partition("=")[2])
             if not args:
                 notes.append("server_args= is there and cannot be read")
-        elif line.rank not in (rank, ""):
+        elif line.rank not in (rank, "") or " batch" in text:
             continue
         elif _SIZES.search(text):
             found |= {key: _whole(value) for key, value in _FACTS.findall(text)}
-        elif match := _POOL.search(text):
+        elif "KV Cache is allocated." in text and (match := _POOL.search(text)):
             pools.append(_pool(match))
         elif match := _SPLIT.search(text):
             found.setdefault("full_max_total_num_tokens", int(match["full"]))

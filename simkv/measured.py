@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import json
 import math
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +106,65 @@ class LogComparison:
         parts += [f"- {_cell(note)}" for note in self.notes]
         return "\n\n".join(parts) + "\n"
 
+    def save(self, directory: str | Path, *, force: bool = False) -> list[str]:
+        """Write comparison.md, comparison.json, points.parquet and figures/*.png: all of it, or nothing.
+
+        Parameters
+        ----------
+        directory : str or path
+            A folder that is not there yet.
+        force : bool
+            Replace what an earlier comparison wrote there.
+
+        Returns
+        -------
+        list of str
+            Names of what was written, below the folder.
+
+        Raises
+        ------
+        ScenarioError
+            The folder is there already, or cannot be written.
+        """
+        target = Path(directory)
+        try:
+            if target.exists() and not (force and (target / "comparison.json").is_file()):
+                how = (
+                    "holds no comparison; name another one" if force else "exists already; name another or pass --force"
+                )
+                raise ScenarioError("--out", [Problem(str(target), how)])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".simkv-", dir=target.parent) as name:
+                fresh = Path(name) / "new"
+                written = self._write(fresh)
+                if target.exists():
+                    target.rename(Path(name) / "old")
+                fresh.rename(target)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {reason}")]) from None
+        return written
+
+    def _write(self, directory: Path) -> list[str]:
+        from simkv import plotting
+        from simkv.plotting.measured import OVERLAYS
+
+        directory.mkdir()
+        (directory / "comparison.md").write_text(self.to_markdown(), encoding="utf-8")
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        (directory / "comparison.json").write_text(text + "\n", encoding="utf-8")
+        written = ["comparison.md", "comparison.json"]
+        if len(self.points):
+            self.points.to_parquet(directory / "points.parquet", index=False)
+            (directory / "figures").mkdir()
+            written.append("points.parquet")
+            for kind, one in OVERLAYS.items():
+                if any(f"measured_{name}" in self.points for name in one.series):
+                    figure: Any = self.plot(kind).figure
+                    plotting.save(figure, directory / "figures" / f"{kind}.png")
+                    written.append(f"figures/{kind}.png")
+        return written
+
     def _repr_html_(self) -> str:
         head = f"<b>{html.escape(self.name)}</b> against {html.escape(self.path)}"
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
@@ -142,6 +203,8 @@ def compare_log(
         log = read_server_log(log)
     sizes = _plan_table(plan, log, dict(allowed or {}))
     notes = list(log.notes)
+    if plan.get("infeasible") is not None:
+        notes.append(f"by the plan the server does not start: {plan['infeasible']['message']}")
     if not len(sizes):
         notes.append("the log tells no sizes of startup: nothing of the plan is checked")
     if isinstance(run_or_plan, Plan):
@@ -172,6 +235,8 @@ def _plan_table(plan: Mapping[str, Any], log: ServerLog, allowed: Mapping[str, f
     told: dict[str, Any] = log.startup
     for size in _SIZES:
         planned = plan.get(size)
+        if planned is None and size == "max_total_num_tokens" and plan.get("infeasible") is not None:
+            planned = 0  # the log's server started
         if planned is not None and size in told:
             rows.append((size, planned, told[size], allowed.get(size, 0.0)))
     for ours, theirs in _SETTINGS.items():
@@ -224,30 +289,35 @@ def _points(run: Run, log: ServerLog) -> tuple[pd.DataFrame, float, list[str]]:
     offset = first - began
     end = float(run.timeline["time_s"].iloc[-1]) - began
     times = log.decode["time_s"].to_numpy(float) - first
+    notes = [f"the run's times are moved by {offset:+.3f} s: the first batch of both is time 0"]
+    shortest = 0.0
+    if (times % 1 == 0).all():
+        times, shortest = _spread(times), 2.0
+        notes.append(
+            "the log's stamps are whole seconds: lines of one second are spread over it, and rates are simulated over "
+            "2 s at least"
+        )
     inside = times <= end
-    notes = [
-        f"the run's times are moved by {offset:+.3f} s: the first batch of both is time 0",
-        "the log's stamps are whole seconds: curves may be a second apart"
-        if _whole(log)
-        else "stamps have milliseconds",
-    ]
     if not inside.all():
         notes.append(f"{int((~inside).sum())} of {len(times)} decode lines are later than the run's end: left out")
     measured = log.decode[inside]
     points = pd.DataFrame({"time_s": times[inside]})
-    for name, values in _simulated(run, points["time_s"].to_numpy(float) + began, began).items():
+    for name, values in _simulated(run, points["time_s"].to_numpy(float) + began, began, shortest).items():
         if name in measured:
             points[f"simulated_{name}"] = values
             points[f"measured_{name}"] = measured[name].to_numpy(float)
     return points, offset, notes
 
 
-def _whole(log: ServerLog) -> bool:
-    return bool((log.decode["time_s"] % 1 == 0).all())
+def _spread(times: Any) -> Any:
+    """Lines of one second, evenly over it: k of n at (k + 1/2) / n."""
+    _, first, counts = np.unique(times, return_index=True, return_counts=True)
+    within = np.arange(len(times)) - np.repeat(first, counts)
+    return times + (within + 0.5) / np.repeat(counts, counts)
 
 
-def _simulated(run: Run, times: Any, began: float) -> dict[str, Any]:
-    """The run's series at these times: what held, and what was done since the time before."""
+def _simulated(run: Run, times: Any, began: float, shortest: float) -> dict[str, Any]:
+    """The run's series at these times: what held, and what was done since the time before (``shortest`` s at least)."""
     rows = run.timeline[run.timeline["kind"] == "decode"]
     when = rows["time_s"].to_numpy(float)
     # Stamps are cut to whole milliseconds at best.
@@ -260,9 +330,10 @@ def _simulated(run: Run, times: Any, began: float) -> dict[str, Any]:
     lengths = rows["spec_accept_length"].to_numpy(float)
     batch = rows["batch_size"].to_numpy(float)
     made = batch * np.where(np.isnan(lengths), 1.0, lengths)
-    before = np.concatenate([[-1], place[:-1]])
+    start = np.maximum(np.minimum(np.concatenate([[began], times[:-1]]), times - shortest), began)
+    before = np.where(start > began, np.searchsorted(when, start + 1e-3, side="right") - 1, -1)
     tokens, requests = (_between(part, before, place) for part in (made, batch))
-    since = np.diff(times, prepend=began)
+    since = times - start
     with np.errstate(divide="ignore", invalid="ignore"):
         found["gen_throughput"] = np.where(since > 0, tokens / since, math.nan)
         if not np.isnan(lengths).all():

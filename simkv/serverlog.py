@@ -7,6 +7,7 @@ import html
 import io
 import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,18 +129,21 @@ class ServerLog:
         if not self.server_args:
             message = "prints no server_args: give the scenario, or the launch command to import-launch"
             raise ScenarioError(self.path, [Problem("server_args", message)])
-        words, unknown = _words(self.server_args)
+        words = _words(self.server_args)
         measured = "load_begin" in self.startup and "gpu" not in kwargs and "hbm" not in kwargs
         if measured:
             kwargs["hbm"] = round(self.startup["load_begin"] * GIB)
             if "weights" in self.startup and "weights" not in kwargs:
                 kwargs["weights"] = round(self.startup["weights"] * GIB)
         launch = import_launch(words, **kwargs)
+        if "draft" in launch.scenario.data and self.server_args.get("enable_multi_layer_eagle") is False:
+            # Printed are the arguments as they came out, and not what the model's class would choose.
+            launch = launch.override("draft.enable_multi_layer_eagle=false", because="as it came out")
         draft = self.startup.get("draft_weights")
         if measured and draft and "draft" in launch.scenario.data:
             launch = launch.override(f"memory.draft_weights={round(draft * GIB)}", because="of the log")
             launch = replace(launch, notes=tuple(note for note in launch.notes if "draft_weights" not in note))
-        return replace(launch, notes=(*unknown, *launch.notes))
+        return launch
 
     # ---- fits
     @property
@@ -238,14 +242,14 @@ def is_server_log(path: str | Path) -> bool:
         if not place.is_file():
             return False
         with _opened(place) as file:
-            head = file.read(1 << 18)
+            head = file.read1(1 << 18)
         if b"\0" in head:
             return False
         if place.stat().st_size > 1 << 18 and not _is_gzip(place):
             with place.open("rb") as plain:
                 plain.seek(-(1 << 16), io.SEEK_END)
                 head += plain.read()
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return False
     text = ANSI.sub("", head.decode("utf-8", "replace"))
     return re.search(r"\] ?(?:Decode|Prefill) batch|max_total_num_tokens=\d|\] server_args=", text) is not None
@@ -302,10 +306,10 @@ def _text(file: Any) -> tuple[str, list[str]]:
     """All of it, and what to say about its end."""
     parts, notes = [], []
     try:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read1(1 << 20):
             parts.append(chunk)
-    except EOFError:
-        notes.append("the gzip file ends in the middle: what came before is read")
+    except (EOFError, zlib.error):
+        notes.append("the gzip file is cut or broken: what came before is read")
     text = ANSI.sub("", b"".join(parts).decode("utf-8", "replace"))
     if text and not text.endswith("\n"):
         text, _, cut = text.rpartition("\n")
@@ -370,8 +374,8 @@ def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
 
 
 # ------------------------------------------------------------------------------------------------------------- arguments
-def _words(args: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Arguments as flags, those that matter for KV memory; and what to say about names that are no flags."""
+def _words(args: Mapping[str, Any]) -> list[str]:
+    """Arguments as flags: those that matter for KV memory and have a value that does."""
     by_name = {
         name.removeprefix("--").replace("-", "_"): flag
         for flag in engine_flags()
@@ -381,7 +385,7 @@ def _words(args: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     words: list[str] = []
     for name, value in args.items():
         flag = by_name.get(name)
-        if flag is None or value is None or value is False or isinstance(value, dict):
+        if flag is None or value is None or value is False or isinstance(value, dict) or str(value) in flag.harmless:
             continue
         if value is True:
             words += [flag.name] if flag.takes == "0" else []
@@ -389,11 +393,7 @@ def _words(args: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             words += [flag.name, *map(str, value)] if value else []
         else:
             words.append(f"{flag.name}={value}")
-    known = {name.removeprefix("--").replace("-", "_") for flag in engine_flags() for name in flag.names}
-    strange = sorted(
-        name for name in args if name.startswith(("swa", "kv_", "mem_", "page", "spec")) and name not in known
-    )
-    return words, [f"server_args has {name}, which is no flag of SGLang 0.5.23" for name in strange]
+    return words
 
 
 def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:

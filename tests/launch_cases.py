@@ -123,6 +123,7 @@ def differences(answer: dict[str, Any]) -> list[str]:
     spec = settings.spec
     ours = {
         "tp_size": settings.tp_size,
+        "disable_hybrid_swa_memory": settings.hybrid_disabled,
         "kv_cache_dtype": settings.kv_cache_dtype,
         "mem_fraction_static": budget.fraction,
         "page_size": settings.page_size,

@@ -30,7 +30,7 @@ Ignore = Annotated[
 
 @app.command
 def import_launch(
-    command: str,
+    command: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     gpu: str | None = None,
@@ -134,6 +134,8 @@ def import_log(
     draft_config: Path | None = None,
     ignore: Ignore = (),
     overrides: Overrides = (),
+    out: Path | None = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> int:
     """Read the log of a SGLang server: sizes, batches, retractions; compare a plan or a run with it, and fit to it.
@@ -158,6 +160,10 @@ def import_log(
         config.json of the model, for the same.
     draft_config : Path, optional
         config.json of the draft model, for the same.
+    out : Path, optional
+        Write the comparison there: comparison.md, comparison.json, points.parquet and figures.
+    force : bool
+        Replace an earlier comparison.
     """
     from simkv.errors import Problem, ScenarioError
     from simkv.measured import compare_log, rounding_allowed
@@ -178,6 +184,10 @@ def import_log(
         if made is not None:
             plan = made.scenario.plan()
             comparison = compare_log(plan, read, allowed=rounding_allowed(plan) if gpu is None else None)
+    if out is not None and comparison is None:
+        message = "there is nothing to compare with: give --scenario or --run"
+        raise ScenarioError("import-log", [Problem("--out", message)])
+    written = comparison.save(out, force=force) if comparison is not None and out is not None else []
     fits = _fits(read) if fit else []
     if as_json:
         told: dict[str, Any] = {"log": read.to_dict()}
@@ -186,6 +196,8 @@ def import_log(
         dump(told)
     else:
         emit(log_report(read, comparison, [one.toml for one in fits]))
+        if written:
+            print(f"written: {out}/{', '.join(written)}", file=sys.stderr)
     return 0 if comparison is None else comparison.exit_code
 
 

@@ -25,15 +25,18 @@ def launch_report(flags: Iterable[Sequence[str]], notes: Iterable[str]) -> Rende
     flags : iterable of (flag, value, use, key, why)
     notes : iterable of str
     """
-    rows = sorted(flags, key=lambda row: _USES.index(row[2]))
-    shown = table("flags", ("flag", "value", "use", "key", "why"), [tuple(map(_cell, row)) for row in rows], left=5)
-    return Group(shown, bullets("notes", notes))
+    rows = []
+    for flag, value, use, key, why in sorted(flags, key=lambda row: _USES.index(row[2])):
+        given = f"{flag} {value}".strip() if flag else "(not given)"
+        sets = f"{key} = {value}" if use == "default" else key
+        rows.append((_cell(given, 44), use, _cell(": ".join(part for part in (sets, why) if part), 200)))
+    return Group(table("flags", ("flag", "use", "sets, or why not"), rows, left=3), bullets("notes", notes))
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, most: int) -> str:
     """A cell on one line, short, and no markup."""
     kept = "".join(c if c.isprintable() else " " for c in text)
-    return escape(kept if len(kept) <= 60 else kept[:57] + "...")
+    return escape(kept if len(kept) <= most else kept[: most - 3] + "...")
 
 
 def log_report(log: Any, comparison: Any = None, fits: Iterable[str] = ()) -> RenderableType:

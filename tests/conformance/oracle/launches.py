@@ -2,7 +2,8 @@
 
 Usage: ``PY tests/conformance/oracle/launches.py < IN.jsonl > OUT.jsonl``. A line in is ``{"argv", "config", "platform",
 "memory_mib"}`` (``draft_config`` besides, where there is one); ``MODEL`` and ``DRAFT`` in ``argv`` stand for folders with
-those configs. A line out is the same with ``resolved``, or ``refused`` with what the engine says.
+those configs. A line out is the same with ``resolved``, or ``refused`` with the kind of the engine's exception (``--trace``
+prints all of it). ``--printed`` adds ``line``: the arguments as a server prints them when it starts.
 
 Platform and memory are overridden, nothing else: the argument parser and the whole resolution run as they are.
 """
@@ -86,8 +87,14 @@ def resolve(case: dict) -> dict:
             except Exception as error:
                 if "--trace" in sys.argv:
                     traceback.print_exc()
-                return {"refused": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-            return {"resolved": {name: resolution_result(args, name) for name in FIELDS}}
+                return {"refused": type(error).__name__}
+            told = {"resolved": {name: resolution_result(args, name) for name in FIELDS}}
+            if "--printed" in sys.argv:
+                line = repr(args.resolved_dict())
+                for word, key in (("model", "model"), ("draft", "draft")):
+                    line = line.replace(str(Path(folder) / word), case.get(key) or word)
+                told["line"] = line
+            return told
 
 
 def main() -> None:
