@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.comparison.figures import figure_text
-from simkv.comparison.labels import default_labels, stated_labels
+from simkv.comparison.labels import default_labels, labelled, stated_labels
 from simkv.comparison.opening import Opened, open_both
 from simkv.comparison.sides import Side, side_of_refusal, side_of_run
 from simkv.comparison.tables import event_table, figure_table, input_table, plan_table, pool_table
@@ -290,9 +290,7 @@ def compare(
         return compare_sweeps(first, second, tolerance, stated, same_workload=same_workload)
     scenarios = [one.thing.to_dict() if one.kind == "scenario" else one.thing.scenario for one in (first, second)]
     default = default_labels((scenarios[0], scenarios[1]), (first.origin, second.origin))
-    names = [given or made for given, made in zip(stated, default, strict=True)]
-    if names[0] == names[1]:
-        names = [given or letter for given, letter in zip(stated, "ab", strict=True)]
+    names = labelled(stated, default)
     planned = _planned(first, second)
     _check_names(planned, tolerance)
     if same_workload:
@@ -320,7 +318,7 @@ def _check_names(names: list[list[str]], tolerance: Tolerance) -> None:
         raise ScenarioError("compare", problems)
 
 
-def _check_workloads(first: Opened, second: Opened, labels: list[str]) -> None:
+def _check_workloads(first: Opened, second: Opened, labels: tuple[str, str]) -> None:
     """Refuse different requests, before anything is simulated."""
     hashes = [
         one.thing.provenance["workload_sha256"] if one.kind == "run" else one.thing.workload().digest()

@@ -10,7 +10,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simkv.comparison.outcome import Comparison
-from simkv.comparison.view import Grid, failure_lines, figure_grid, overcommit_bars, sections, sweep_sections
+from simkv.comparison.view import (
+    Grid,
+    changed_grid,
+    failure_lines,
+    figure_grid,
+    overcommit_bars,
+    sections,
+    sweep_sections,
+)
 
 __all__ = ["fragment", "html", "html_page", "markdown", "picture_bytes", "sweeps_html", "sweeps_markdown"]
 
@@ -80,7 +88,7 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
         "pools": pools,
         "events": events,
         "pictures": [_picture(c, kind) for kind in c.plots] if pictures else [],
-        "changed": figure_grid(c, c.changed, f"figures that differ: {len(c.changed)} of {len(c.table)}"),
+        "changed": changed_grid(c),
         "all": figure_grid(c, c.table, f"all {len(c.table)} figures"),
         "provenance": _provenance(c),
     }
@@ -124,7 +132,7 @@ def markdown(comparison: Comparison, head: str = "") -> str:
     parts.append("\n".join(f"- {_escaped(one)}" for one in failure_lines(c.failures)))
     parts.append(" ".join(_escaped(one) for one in c.paragraph))
     parts += [_markdown_grid(inputs), _markdown_grid(plan), _folded(pools), _markdown_grid(events)]
-    changed = figure_grid(c, c.changed, f"figures that differ: {len(c.changed)} of {len(c.table)}")
+    changed = changed_grid(c)
     parts.append(_folded(changed) if len(changed.rows) > FOLD_FROM else _markdown_grid(changed))
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.comparison.figures import figure_text, plain
-from simkv.comparison.labels import default_labels
+from simkv.comparison.labels import default_labels, labelled
 from simkv.comparison.opening import Opened
 from simkv.comparison.tables import ABSENT, FIGURE_COLUMNS, figure_row, flat
 from simkv.comparison.tolerance import Tolerance
@@ -302,9 +302,7 @@ def compare_sweeps(
         raise ScenarioError("compare", [Problem("axes", message)])
     scenarios = [_scenario(sweep) for sweep in sweeps]
     default = default_labels((scenarios[0], scenarios[1]), (first.origin, second.origin))
-    labels = [given or made for given, made in zip(stated, default, strict=True)]
-    if labels[0] == labels[1]:
-        labels = [given or letter for given, letter in zip(stated, "ab", strict=True)]
+    labels = labelled(stated, default)
     problems = []
     for label, sweep in zip(labels, sweeps, strict=True):
         doubled = sweep.frame.duplicated(subset=list(shared)).sum()

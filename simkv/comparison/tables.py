@@ -119,11 +119,14 @@ def figure_table(a: Side, b: Side, tolerance: Tolerance, *, judged: bool) -> pd.
 
 # ------------------------------------------------------------------------------------------------- inputs
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys; a part that holds a dot is quoted, as in ``checks."requests.refused"``."""
+    """Nested tables as dotted keys; a part that holds a dot is quoted, as in ``checks."requests.refused"``.
+
+    An empty table states nothing.
+    """
     out: dict[str, Any] = {}
     for key, value in table.items():
         part = f'"{key}"' if "." in str(key) else str(key)
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             out |= flat(value, f"{prefix}{part}.")
         else:
             out[f"{prefix}{part}"] = value
@@ -133,6 +136,10 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def input_table(a: Side, b: Side) -> pd.DataFrame:
     """What differs in the resolved scenarios, and in what they were run with."""
     one, other = _inputs(a), _inputs(b)
+    for key in ("engine", "simkv"):
+        x, y = (side.provenance.get(key) for side in (a, b))
+        if x is not None and y is not None:
+            one[key], other[key] = x, y
     rows = [
         {"key": key, "a": one.get(key, ABSENT), "b": other.get(key, ABSENT)}
         for key in dict.fromkeys([*one, *other])
@@ -150,9 +157,6 @@ def _same_name(a: Any, b: Any) -> bool:
 
 def _inputs(side: Side) -> dict[str, Any]:
     out = flat({key: value for key, value in side.scenario.items() if key not in ("description", "engine")})
-    for key in ("engine", "simkv"):
-        if side.provenance.get(key) is not None:
-            out[key] = side.provenance[key]
     if side.provenance.get("given_in_python"):
         out["given_in_python"] = list(side.provenance["given_in_python"])
     return out

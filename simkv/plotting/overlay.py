@@ -307,7 +307,11 @@ def _overlaid(a: Traced, b: Traced, ax: Axes | None, title: str, body: Callable[
             axis.plot([], [], color=GREY, linestyle=(0, (1, 2)), label=f"{label}: nothing ran")
         return note
 
-    return framed(ax, title, _span(a, b), draw)
+    drawn = framed(ax, title, _span(a, b), draw)
+    if ax is None and not drawn.lines:
+        # A sentence needs no room for curves.
+        drawn.get_figure(root=True).set_size_inches(9.5, 1.8)  # type: ignore[union-attr]
+    return drawn
 
 
 def _span(*both: Traced) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simkv.comparison.view import Grid, failure_lines, figure_grid, sections
+from simkv.comparison.view import Grid, changed_grid, failure_lines, figure_grid, sections
 from simkv.report.text import bullets, table
 
 __all__ = ["baseline_report", "comparison_report", "grid_table", "saved_report", "sweeps_report"]
@@ -28,13 +28,10 @@ def comparison_report(comparison: Any, paths: Sequence[str] = (), *, only_change
     """
     c = comparison
     inputs, plan, pools, events = sections(c)
-    rows = c.changed if only_changed else c.table
-    title = (
-        f"figures that differ: {len(c.changed)} of {len(c.table)}" if only_changed else f"all {len(c.table)} figures"
-    )
+    figures = changed_grid(c) if only_changed else figure_grid(c, c.table, f"all {len(c.table)} figures")
     parts: list[RenderableType] = [_head(c)]
     parts += [grid_table(inputs), grid_table(plan), grid_table(pools), grid_table(events)]
-    parts += [grid_table(figure_grid(c, rows, title)), bullets("written", paths)]
+    parts += [grid_table(figures), bullets("written", paths)]
     return Group(*parts)
 
 
