@@ -395,12 +395,22 @@ def _read(path: Path) -> dict[str, Any]:
     wrong = [key for key, kind in _FIELDS.items() if not isinstance(data.get(key), kind)]
     try:
         if not wrong:
-            _side(data)
-    except (KeyError, TypeError, ValueError):
-        wrong = ["its content"]
+            _try(_side(data))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        wrong = [str(error)]
     if wrong:
         raise ScenarioError(str(path), [Problem(str(path), f"is damaged ({', '.join(wrong)}); {again}")])
     return data
+
+
+def _try(side: Side) -> None:
+    """Look at everything a comparison will look at, so that a damaged file shows here."""
+    one = Comparison(side, side, Tolerance({"*": 0.0}))
+    figures = [value for value in side.summary.values() if not isinstance(value, (int, float, str, type(None)))]
+    if figures:
+        raise ValueError(f"{figures[0]!r} is no figure")
+    if one.failures or not (len(one.paragraph) + len(one.plan) + len(one.pools) + len(one.events)):
+        raise ValueError("it does not equal itself")
 
 
 def _same_scenario(entry: Mapping[str, Any], path: Path) -> Scenario:
