@@ -186,6 +186,13 @@ class Comparison:
         first, second = (overlay.Traced(side.label, side.timeline, side.plan, side.events) for side in (self.a, self.b))
         return overlay.KINDS[kind](first, second, ax=ax, title=title)
 
+    @cached_property
+    def pictures(self) -> dict[str, bytes]:
+        """Every figure as the bytes of a PNG file."""
+        from simkv.comparison.page import picture_bytes
+
+        return {kind: picture_bytes(self, kind) for kind in self.plots}
+
     def to_markdown(self) -> str:
         """A summary for a pull request or a job's page."""
         from simkv.comparison.page import markdown

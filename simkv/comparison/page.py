@@ -95,12 +95,15 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
 
 
 def _picture(c: Comparison, kind: str) -> dict[str, str]:
-    data = base64.b64encode(picture_bytes(c, kind)).decode("ascii")
-    return {"uri": f"data:image/png;base64,{data}", "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
+    return {"uri": _uri(c.pictures[kind]), "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
+
+
+def _uri(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def picture_bytes(comparison: Any, kind: str) -> bytes:
-    """A figure as the bytes of a PNG file."""
+    """A figure of a comparison, as the bytes of a PNG file."""
     from simkv.plotting import save_to
 
     out = io.BytesIO()
@@ -173,9 +176,8 @@ def sweeps_html(comparison: Any) -> str:
     c = comparison
     pictures = []
     for kind in c.plots:
-        data = base64.b64encode(picture_bytes(c, kind)).decode("ascii")
         alt = f"{kind} against {c.axes[0]}: {c.a.label} solid, {c.b.label} dashed"
-        pictures.append({"uri": f"data:image/png;base64,{data}", "alt": alt})
+        pictures.append({"uri": _uri(c.pictures[kind]), "alt": alt})
     inputs, points, changed = sweep_sections(c)
     whole = sweep_sections(c, only_changed=False)[-1]
     part = {

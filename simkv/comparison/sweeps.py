@@ -246,6 +246,13 @@ class SweepComparison:
             frame["line"] = [", ".join(f"{axis} = {row[axis]}" for axis in rest) for row in rows.to_dict("records")]
         return figure_against_axis(frame, self.axes[0], name, (self.a.label, self.b.label), ax=ax, title=title)
 
+    @cached_property
+    def pictures(self) -> dict[str, bytes]:
+        """Every figure as the bytes of a PNG file."""
+        from simkv.comparison.page import picture_bytes
+
+        return {kind: picture_bytes(self, kind) for kind in self.plots}
+
     def to_markdown(self) -> str:
         """A summary for a pull request or a job's page."""
         from simkv.comparison.page import sweeps_markdown

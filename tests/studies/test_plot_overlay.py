@@ -178,7 +178,7 @@ def test_axes_of_ones_own_and_no_pyplot() -> None:
 def test_hardly_any_rows(kind: str, rows: int) -> None:
     a, _ = pair()
     few = a._replace(label="few", timeline=a.timeline.iloc[:rows], events=NO_EVENTS)
-    for both in ((a, few), (few, a), (few, few)):
+    for both in ((a, few), (few, few)):
         axes = overlay.KINDS[kind](*both)
         figure_of(axes).draw_without_rendering()
 
