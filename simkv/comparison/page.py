@@ -18,6 +18,7 @@ from simkv.comparison.view import (
     overcommit_bars,
     sections,
     sweep_sections,
+    title_of,
 )
 
 __all__ = ["fragment", "html", "html_page", "markdown", "picture_bytes", "sweeps_html", "sweeps_markdown"]
@@ -35,7 +36,7 @@ FOLD_FROM = 12
 # ------------------------------------------------------------------------------------------------- HTML
 def html(comparison: Comparison) -> str:
     """One page of one comparison."""
-    return html_page(f"{comparison.a.label} against {comparison.b.label}", {"": comparison})
+    return html_page(title_of(comparison), {"": comparison})
 
 
 def html_page(title: str, comparisons: Mapping[str, Any], *, lead: Sequence[str] = ()) -> str:
@@ -76,7 +77,6 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
     return {
         "a": c.a.label,
         "b": c.b.label,
-        "names": list(dict.fromkeys(str(side.scenario.get("name", "")) for side in (c.a, c.b))),
         "fails": bool(c.failures),
         "verdict": c.verdict,
         "warnings": c.warnings,
@@ -128,13 +128,16 @@ def markdown(comparison: Comparison, head: str = "") -> str:
     """A comparison for a pull request or a job's page."""
     c = comparison
     inputs, plan, pools, events = sections(c)
-    title = head or f"{c.a.label} against {c.b.label}"
+    title = f"{head}: {c.a.label} against {c.b.label}" if head else title_of(c)
     parts = [*(f"> **{_escaped(one)}**" for one in c.warnings), f"## {_escaped(title)}"]
     mark = "❌" if c.failures else "✅"
     parts.append(f"{mark} **{_escaped(c.verdict)}**")
     parts.append("\n".join(f"- {_escaped(one)}" for one in failure_lines(c.failures)))
     parts.append(" ".join(_escaped(one) for one in c.paragraph))
-    parts += [_markdown_grid(inputs), _markdown_grid(plan), _folded(pools), _markdown_grid(events)]
+    parts.append(_markdown_grid(inputs))
+    if c.plan["changed"].any() or c.failures:
+        parts += [_markdown_grid(plan), _folded(pools)]
+    parts.append(_markdown_grid(events))
     changed = changed_grid(c)
     parts.append(_folded(changed) if len(changed.rows) > FOLD_FROM else _markdown_grid(changed))
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -13,7 +13,16 @@ from simkv.comparison.outcome import Comparison
 from simkv.comparison.sides import Side
 from simkv.wording import size
 
-__all__ = ["Grid", "changed_grid", "failure_lines", "figure_grid", "overcommit_bars", "sections", "sweep_sections"]
+__all__ = [
+    "Grid",
+    "changed_grid",
+    "failure_lines",
+    "figure_grid",
+    "overcommit_bars",
+    "sections",
+    "sweep_sections",
+    "title_of",
+]
 
 # Of the plan, what is told even where it is the same on both sides.
 _ALWAYS = ("kv_bytes", "overcommit_bytes", "slack_bytes", "fits_slack")
@@ -57,6 +66,13 @@ class Grid:
     left: int = 1
     note: str = ""
     empty: str = ""
+
+
+def title_of(c: Comparison) -> str:
+    """What is compared, with the scenario's name where both have one and it is no label."""
+    names = {str(side.scenario.get("name", "")) for side in (c.a, c.b)}
+    name = f"{names.pop()}: " if len(names) == 1 else ""
+    return f"{name}{c.a.label} against {c.b.label}"
 
 
 def sections(comparison: Comparison) -> tuple[Grid, Grid, Grid, Grid]:

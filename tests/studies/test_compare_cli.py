@@ -56,14 +56,14 @@ def test_a_scenario_against_itself(call: Any) -> None:
     found = call("compare", "s.toml", "s.toml", "--only-changed")
     assert found.code == 0
     assert found.err == ""
-    assert re.match(r"a against b\nno figure differs \(\d+ compared\)\n", found.out)
+    assert re.match(r"tiny: a against b\nno figure differs \(\d+ compared\)\n", found.out)
     assert "the two scenarios are the same" in found.out
     assert re.search(r"^figures that differ: 0 of \d+: none$", found.out, re.MULTILINE)
 
 
 def test_what_differs_is_what_they_are_called(call: Any) -> None:
     found = call("compare", "s.toml", "s.toml", *SLOW)
-    assert found.out.startswith("ms=10 against ms=20\n")
+    assert found.out.startswith("tiny: ms=10 against ms=20\n")
     assert re.search(r"^ steptime.ms +10 +20 *$", found.out, re.MULTILINE)
     assert re.search(r"^ tpot_s.p50 +10.00 ms +20.00 ms +\+10.00 ms +\+100.0% +worse *$", found.out, re.MULTILINE)
     assert re.search(r"^ requests.completed +1 +1 +0 +\+0.0% +same *$", found.out, re.MULTILINE)
@@ -75,7 +75,7 @@ def test_what_differs_is_what_they_are_called(call: Any) -> None:
 
 def test_labels_of_ones_own(call: Any) -> None:
     assert call("compare", "s.toml", "s.toml", "--label-a", "old", "--label-b", "new").out.startswith(
-        "old against new\n"
+        "tiny: old against new\n"
     )
     bad = call("compare", "s.toml", "s.toml", "--label-a", "x", "--label-b", "x")
     assert bad.code == 2
@@ -137,9 +137,9 @@ def test_run_directories(call: Any, here: Path) -> None:
         simkv.simulate(simkv.load("s.toml"), seed=0).save(here / name, figures=False)
     found = call("compare", "base", "head")
     assert found.code == 0
-    assert found.out.startswith("base against head\nno figure differs")
+    assert found.out.startswith("tiny: base against head\nno figure differs")
     mixed = call("compare", "base", "s.toml", "--set-b", "steptime.ms=20")
-    assert mixed.out.startswith("ms=10 against ms=20")
+    assert mixed.out.startswith("tiny: ms=10 against ms=20")
     # What was simulated already does not change.
     for words in (("--set", "seed=3"), ("--set-a", "seed=3")):
         bad = call("compare", "base", "s.toml", *words)
@@ -182,7 +182,7 @@ def test_files_are_written_whole_or_not_at_all(call: Any, here: Path, monkeypatc
     assert everything(here) >= made
     assert not [name for name in everything(here) if ".simkv" in name]
     first = {name: (here / name).read_bytes() for name in made}
-    assert first["out/c.md"].decode().startswith("## ms=10 against ms=20")
+    assert first["out/c.md"].decode().startswith("## tiny: ms=10 against ms=20")
     # Once more is an overwrite, which has to be meant.
     refused = call(*words)
     assert refused.code == 2
