@@ -16,58 +16,91 @@ if TYPE_CHECKING:
     from simkv.baseline import BaselineCheck, check_baseline, save_baseline
     from simkv.comparison import Comparison, compare
     from simkv.engines.base import Plan
+    from simkv.engines.explanation import Explanation
+    from simkv.launch import Launch, import_launch
+    from simkv.measured import LogComparison, compare_log
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
+    from simkv.serverlog import ServerLog, read_server_log
+    from simkv.studies.capacity import Capacity, capacity
+    from simkv.studies.explain import explain
+    from simkv.sweeps import Sweep, load_sweep, sweep
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
 # Public name -> module; loaded when first used, so that a command starts quickly.
 _PUBLIC = {
     "Arch": "simkv.arch",
+    "Capacity": "simkv.studies.capacity",
+    "Explanation": "simkv.engines.explanation",
     "BaselineCheck": "simkv.baseline",
     "Comparison": "simkv.comparison",
     "Geometry": "simkv.arch",
+    "Launch": "simkv.launch",
+    "LogComparison": "simkv.measured",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
+    "Sweep": "simkv.sweeps",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
+    "capacity": "simkv.studies.capacity",
+    "explain": "simkv.studies.explain",
+    "ServerLog": "simkv.serverlog",
+    "compare_log": "simkv.measured",
+    "import_launch": "simkv.launch",
     "check_baseline": "simkv.baseline",
     "compare": "simkv.comparison",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
+    "load_sweep": "simkv.sweeps",
     "plan": "simkv.scenario",
+    "read_server_log": "simkv.serverlog",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "save_baseline": "simkv.baseline",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
+    "sweep": "simkv.sweeps",
     "write_trace": "simkv.workload.traces",
 }
 
 __all__ = [
     "Arch",
+    "Capacity",
+    "Explanation",
     "BaselineCheck",
     "Comparison",
     "Geometry",
+    "Launch",
+    "LogComparison",
     "Plan",
     "Replay",
     "Run",
     "Scenario",
+    "Sweep",
     "Workload",
     "builtin_names",
+    "capacity",
+    "explain",
+    "ServerLog",
+    "compare_log",
+    "import_launch",
     "check_baseline",
     "compare",
     "load",
     "load_run",
+    "load_sweep",
     "plan",
+    "read_server_log",
     "read_trace",
     "replay",
     "save_baseline",
     "schema",
     "simulate",
+    "sweep",
     "write_trace",
 ]
 

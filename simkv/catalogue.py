@@ -4,6 +4,7 @@ The files under ``simkv/models`` hold the keys that :class:`simkv.arch.Arch` and
 Face's names, and
 
 - ``source``: where the numbers come from; ``unverified``: what that source inferred, if anything;
+- ``hf_ids``: names of checkpoints on Hugging Face that have these facts, weights included;
 - ``layer_types`` as one letter a layer (:data:`LETTERS`), which :func:`config` writes out.
 
 A model whose head counts nobody published is listed too, so that a plan can refuse it by name.
@@ -12,12 +13,13 @@ A model whose head counts nobody published is listed too, so that a plan can ref
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from simkv.errors import ModelError, Problem, nearest
 
-__all__ = ["config", "names"]
+__all__ = ["config", "hf_ids", "names"]
 
 LETTERS = {
     "F": "full_attention",
@@ -33,6 +35,14 @@ def names() -> list[str]:
     """Names of the built-in models, sorted."""
     entries = (files("simkv") / "models").iterdir()
     return sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json"))
+
+
+@cache
+def hf_ids() -> dict[str, str]:
+    """Built-in model of each known name on Hugging Face."""
+    folder = files("simkv") / "models"
+    read = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names()}
+    return {one: name for name, facts in read.items() for one in facts.get("hf_ids", ())}
 
 
 def config(name: str) -> dict[str, Any]:

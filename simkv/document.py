@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from simkv.axes import axis_problems
 from simkv.engines.sglang.routing import ROUTING_RULES
 from simkv.engines.sglang.settings import DTYPE_BYTES, FAULTS
 from simkv.errors import Problem, ScenarioError, nearest
@@ -144,6 +145,16 @@ def _family(families: Mapping[str, Any], problems_of: Callable[[Mapping[str, Any
         return table
 
     return BeforeValidator(check)
+
+
+def _sweep(value: Any) -> Any:
+    """Axes of a sweep."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a table of keys and lists")
+    problems = axis_problems(value)
+    if problems:
+        raise _Problems(problems)
+    return value
 
 
 def _workload(value: Any) -> Any:
@@ -332,6 +343,11 @@ class Document(_Section):
     )
     checks: dict[str, Annotated[str, BeforeValidator(_condition)]] = Field(
         default_factory=dict, description='figure of the summary = comparison, "requests.retracted" = "== 0"'
+    )
+    sweep: Annotated[dict[str, list[Any]], BeforeValidator(_sweep)] | None = Field(
+        None,
+        description='what simkv sweep varies, "dotted.key" = [values]; keys joined by commas change together; '
+        "a run of the scenario itself does without",
     )
 
 

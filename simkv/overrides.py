@@ -10,7 +10,7 @@ from typing import Any
 
 from simkv.errors import Problem, ScenarioError
 
-__all__ = ["overridden", "parse_assignments"]
+__all__ = ["overridden", "parse_assignments", "split_key", "toml_value"]
 
 _PART = r'"[^"]*"|[^."\s=]+'
 _KEY = re.compile(rf"(?:{_PART})(?:\.(?:{_PART}))*")
@@ -36,14 +36,20 @@ def parse_assignments(assignments: Iterable[str]) -> list[Change]:
                 Problem(str(text).partition("=")[0] or str(text), f"{text!r} is not of the form dotted.key=value")
             )
         else:
-            path = [part.strip('"') for part in re.findall(_PART, match.group(1))]
-            changes.append((path, _value(match.group(2).strip())))
+            changes.append((split_key(match.group(1)), toml_value(match.group(2).strip())))
     if problems:
         raise ScenarioError("override", problems)
     return changes
 
 
-def _value(text: str) -> Any:
+def split_key(key: str) -> list[str]:
+    """Parts of a dotted key; a quoted part may hold dots: ``checks."requests.retracted"``. Empty if it is none."""
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
+        return []
+    return [part.strip('"') for part in re.findall(_PART, key)]
+
+
+def toml_value(text: str) -> Any:
     """A TOML value, or the bare word itself."""
     try:
         table = tomllib.loads(f"x = {text}")

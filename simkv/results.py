@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import platform
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq
 
 from simkv.allocations import AllocationLog
 from simkv.alloctable import allocation_table, parquet_options
+from simkv.directory import write_directory
 from simkv.document import comparison
 from simkv.engines.base import Plan
 from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
@@ -39,7 +38,7 @@ from simkv.workload.reuse import reusable_token_share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Check", "PLOTS", "Run", "engine_for", "load_run", "simulate"]
+__all__ = ["Check", "PLOTS", "Run", "check_figures", "engine_for", "load_run", "simulate", "versions"]
 
 SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
@@ -191,20 +190,7 @@ class Run:
         ScenarioError
             The directory exists and ``force`` is not given, or cannot be written.
         """
-        target = Path(directory)
-        check_free(target, force=force)
-        # A link stays one; what it points to is replaced.
-        target = target.resolve()
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".simkv-", dir=target.parent) as name:
-                fresh = Path(name) / "run"
-                self._write(fresh, figures=figures)
-                _replace(target, fresh, aside=Path(f"{name}.old"))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {reason}")]) from None
-        return target
+        return write_directory(directory, lambda fresh: self._write(fresh, figures=figures), force=force)
 
     def _write(self, directory: Path, *, figures: bool) -> None:
         directory.mkdir()
@@ -234,42 +220,6 @@ class Run:
     def __repr__(self) -> str:
         s = self.summary
         return f"Run({self.name!r}, {s['requests.completed']} of {s['requests.injected']} requests completed)"
-
-
-def check_free(target: Path, *, force: bool) -> None:
-    """Refuse a directory that cannot be, or to overwrite one that was not meant to be.
-
-    Raises
-    ------
-    ScenarioError
-        With what to do instead.
-    """
-    try:
-        target.lstat()
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        shown = str(target) if str(target).isprintable() else repr(str(target))
-        raise ScenarioError("--out", [Problem(shown, f"cannot be written: {reason}")]) from None
-    if not (target / "run.json").is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ScenarioError("--out", [Problem(str(target), "exists and is no run directory; name another one")])
-    if not force:
-        raise ScenarioError("--out", [Problem(str(target), "exists already; name another directory or pass --force")])
-
-
-def _replace(target: Path, fresh: Path, aside: Path) -> None:
-    """Put a directory in the place of another; if that fails, the other one is there as before."""
-    if not target.exists():
-        fresh.rename(target)
-        return
-    target.rename(aside)
-    try:
-        fresh.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside)
 
 
 def load_run(directory: str | Path) -> Run:
@@ -400,7 +350,7 @@ def simulate(
     log = AllocationLog() if record_allocations else None
     engine = engine_for(one, plan, retraction_order=order, log=log)
     work = workload if workload is not None else one.workload()
-    _check_keys(one, plan)
+    check_figures(one, plan)
     simulation = Simulation(
         engine,
         work,
@@ -447,15 +397,12 @@ def _run(
         summary=pd.Series(summary, dtype=object, name="value"),
         checks=_checks(scenario.document.checks, summary),
         provenance={
-            "simkv": _version(),
+            **versions(),
             "engine": plan.engine,
             "seed": scenario.seed,
             "workload_sha256": workload.digest(),
             # Objects handed over in Python, which the scenario below does not hold.
             "given_in_python": given,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "pandas": pd.__version__,
         },
         workload={
             "source": info.source,
@@ -486,6 +433,8 @@ def _notes(scenario: Scenario, given: Sequence[str], workload: Workload, outcome
         notes.append(f"acceptance {kind} has no effect: there is no [draft]")
     if document.draft is not None and kind == "none" and "acceptance" not in given:
         notes.append("no [acceptance] is stated: every verify step yields the bonus token only")
+    if document.sweep:
+        notes.append("[sweep] is left alone: this is one run of the scenario itself; simkv sweep runs the grid")
     if outcome.clipped:
         notes.append(
             f"{len(outcome.clipped)} of {len(workload)} requests asked for more tokens than context and pool leave: clipped at "
@@ -496,6 +445,12 @@ def _notes(scenario: Scenario, given: Sequence[str], workload: Workload, outcome
     if idle and outcome.fault is None and frames.summary["requests.completed"]:
         notes.append(f"no pool is ever more than {peak:.0%} full: this load cannot distinguish memory settings")
     return notes
+
+
+def versions() -> dict[str, str]:
+    """What figures may depend on besides their scenario."""
+    numbers = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}
+    return {"simkv": _version(), **numbers}
 
 
 def _version() -> str:
@@ -513,12 +468,18 @@ def _plain(value: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------- checks
-def _check_keys(scenario: Scenario, plan: Plan) -> None:
-    """Refuse checks of names that no summary has, before anything is simulated."""
+def check_figures(scenario: Scenario, plan: Plan | None = None) -> None:
+    """Refuse checks of names that no summary has, before anything is simulated.
+
+    Raises
+    ------
+    ScenarioError
+        Every such name.
+    """
     wanted = scenario.document.checks
     if not wanted:
         return
-    known = list(Frames.empty(plan).summary)
+    known = list(Frames.empty(scenario.plan() if plan is None else plan).summary)
     problems = [
         Problem(f'checks."{key}"', f"no such figure{nearest(key, known)}") for key in wanted if key not in known
     ]

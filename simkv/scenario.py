@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from simkv.engines.sglang.routing import ROUTING_RULES, RoutingRule
 from simkv.engines.sglang.settings import DTYPE_BYTES, Settings, Spec, resolve_ratio, resolve_spec
 from simkv.errors import ModelError, Problem, ScenarioError, nearest
 from simkv.hardware import gpu
-from simkv.overrides import overridden, parse_assignments
+from simkv.overrides import overridden, parse_assignments, split_key
 from simkv.steptime import STEPTIME, StepTime
 from simkv.workload.acceptance import ACCEPTANCE, Acceptance, NoDraft, Trace
 from simkv.workload.generate import generate
@@ -114,6 +115,10 @@ class Scenario:
     def set(self, **changes: Any) -> Scenario:
         """A copy with changes given as ``section__key=value``; None removes a key."""
         return replace(self, data=overridden(self.data, [(key.split("__"), value) for key, value in changes.items()]))
+
+    def change(self, changes: Mapping[str, Any]) -> Scenario:
+        """A copy with changes given as dotted key -> value, as a sweep's points are; None removes a key."""
+        return replace(self, data=overridden(self.data, [(split_key(key), value) for key, value in changes.items()]))
 
     def with_arch(self, arch: Arch) -> Scenario:
         """A copy that serves this architecture instead of ``model.config``."""
@@ -350,21 +355,51 @@ class Scenario:
         ScenarioError, TraceError
             No workload, wrong parameters, or a wrong trace.
         """
-        table = dict(self.document.workload or {})
+        return self.fitted(self.requests())
+
+    def requests(self) -> Workload:
+        """The requests as the trace has them or the generator makes them, whatever server they are for.
+
+        Raises
+        ------
+        ScenarioError, TraceError
+            As :meth:`workload`.
+        """
+        table = self._source()
         if not table:
             raise ScenarioError(
                 self.source, [Problem("workload", 'is missing: give trace = "file" or kind = "poisson" ...')]
             )
-        oversize = table.pop("on_oversize", "refuse")
-        max_new = table.pop("max_new_tokens", None)
         if "trace" in table:
-            made = read_trace(self._path(table.pop("trace")), **table)
-        else:
-            made = generate(table, self.seed)
-        if max_new is not None:
-            made = _ask_for(made, max_new)
+            return read_trace(self._path(table.pop("trace")), **table)
+        return generate(table, self.seed)
+
+    def fitted(self, requests: Workload) -> Workload:
+        """Those of :meth:`requests`, cut to what clients ask for and to the context of this server."""
+        table = self.document.workload or {}
+        max_new = table.get("max_new_tokens")
+        made = requests if max_new is None else _ask_for(requests, max_new)
         settings = self.resolved.settings
+        oversize = table.get("on_oversize", "refuse")
         return fit_context(made, settings.context_len, oversize, reserved=front_end_reserve(settings.spec))
+
+    @property
+    def requests_key(self) -> str:
+        """Two scenarios with the same key have the same :meth:`requests`, while their trace's file stays as it is."""
+        table = self._source()
+        where = str(self.base_dir) if "trace" in table else self.seed
+        return json.dumps([where, table], sort_keys=True, default=str)
+
+    @property
+    def trace_path(self) -> Path | None:
+        """File of the trace, None where requests are generated."""
+        trace = self._source().get("trace")
+        return None if trace is None else self._path(trace)
+
+    def _source(self) -> dict[str, Any]:
+        """What of ``[workload]`` decides over :meth:`requests`."""
+        table = self.document.workload or {}
+        return {key: value for key, value in table.items() if key not in ("on_oversize", "max_new_tokens")}
 
     @property
     def accept_width(self) -> int:

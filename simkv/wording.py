@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
+import numpy as np
+
 __all__ = ["count_text", "percent", "seconds", "size", "value_text"]
 
 GIB = 1 << 30
@@ -40,7 +42,8 @@ def seconds(value: float | None) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A figure of a summary, whatever its type."""
-    if value is None:
+    """A figure of a summary, whatever its type; a dash where there is none."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or (isinstance(value, float) and isnan(value)):
         return "-"
     return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

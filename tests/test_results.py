@@ -140,7 +140,7 @@ def test_limits_are_shares_of_time() -> None:
 
 def test_draft_depths_by_hand() -> None:
     # One prompt of 600 tokens in pages of 16, window 512, no draft token accepted: 1, 2, 3 tokens out.
-    run = hybrid("routing-legacy-vs-generalized", [(0, 600, 3)])
+    run = hybrid("routing-legacy-vs-generalized", [(0, 600, 3)], "memory.max_running_requests=64")
     frame = run.timeline[:3]
     assert frame["kind"].tolist() == ["prefill", "decode", "decode"]
     # 608 = 38 pages; a decode reserves 8 tokens ahead of 600 and of 601.
@@ -195,7 +195,10 @@ def test_draft_tokens_stay_live_while_the_last_step_runs() -> None:
 
 def test_live_tokens_of_a_row_that_waits_for_a_result() -> None:
     one = simkv.load("routing-legacy-vs-generalized").override(
-        "acceptance={kind='fixed', length=1}", "steptime={kind='constant', ms=10}", "memory.disable_radix_cache=true"
+        "acceptance={kind='fixed', length=1}",
+        "steptime={kind='constant', ms=10}",
+        "memory.disable_radix_cache=true",
+        "memory.max_running_requests=64",
     )
     run = simkv.simulate(one, workload=workload([(0, 600, 3)]))
     held = run.timeline["draft1_resident_tokens"] > 0
@@ -745,7 +748,11 @@ def bare() -> Run:
 
 @pytest.mark.parametrize("kind", PLOTS)
 def test_every_kind_of_picture_is_drawn(stormy: Run, kind: str) -> None:
-    for run in (stormy, hybrid("routing-legacy-vs-generalized", [(0, 600, 3)]), bare()):
+    for run in (
+        stormy,
+        hybrid("routing-legacy-vs-generalized", [(0, 600, 3)], "memory.max_running_requests=64"),
+        bare(),
+    ):
         drawn = run.plot(kind)
         assert isinstance(drawn, Figure if kind == "dashboard" else Axes)
         if kind != "dashboard":

@@ -4,7 +4,7 @@ One module a family of commands; importing them registers the commands. Heavy mo
 that ``simkv --help`` starts at once.
 """
 
-from simkv.cli import compare, runs, server, traces
+from simkv.cli import capacity, compare, imports, runs, server, sweep, traces
 from simkv.cli.frame import app, main
 
-__all__ = ["app", "compare", "main", "runs", "server", "traces"]
+__all__ = ["app", "capacity", "compare", "imports", "main", "runs", "server", "sweep", "traces"]

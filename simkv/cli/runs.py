@@ -14,7 +14,7 @@ from simkv.cli.frame import Bar, Force, Integer, Json, Overrides, app, dump, emi
 if TYPE_CHECKING:
     from simkv.simulation import Progress
 
-__all__ = ["replay", "run", "show"]
+__all__ = ["default_directory", "replay", "run", "show"]
 
 
 @app.command
@@ -47,14 +47,15 @@ def run(
     record_allocations : bool
         Write allocations.parquet, every slot that changes hands, for simkv replay (slower).
     """
+    from simkv.directory import check_free
     from simkv.guards import interrupt_calls
     from simkv.report import run_report
-    from simkv.results import check_free, simulate
+    from simkv.results import simulate
 
     base = load_scenario(scenario, overrides)
     if seed is not None:
         base = base.set(seed=seed)
-    target = out if out is not None else _default_directory(base.name)
+    target = out if out is not None else default_directory("runs", base.name)
     check_free(target, force=force)
     with Bar(base.name) as update:
         result = simulate(
@@ -76,9 +77,9 @@ def run(
     return result.exit_code
 
 
-def _default_directory(name: str) -> Path:
-    """runs/<name>, whatever the name is: separators and leading dots do not lead out of there."""
-    return Path("runs") / (re.sub(r"[/\\:]+", "-", name).lstrip(".") or "run")
+def default_directory(parent: str, name: str) -> Path:
+    """<parent>/<name>, whatever the name is: separators and leading dots do not lead out of there."""
+    return Path(parent) / (re.sub(r"[/\\:]+", "-", name).lstrip(".") or "run")
 
 
 @app.command

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
-from simkv.cli.frame import Json, Overrides, app, dump, emit, load_scenario
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from simkv.cli.frame import Integer, Json, Overrides, app, dump, emit, load_scenario
 
 __all__ = ["models", "route", "scenarios", "schema", "size"]
 
 
 @app.command
-def size(scenario: str, /, *, overrides: Overrides = (), as_json: Json = False) -> int:
+def size(
+    scenario: str,
+    /,
+    *,
+    explain: Annotated[bool, Parameter(negative="")] = False,
+    input_tokens: Integer | None = None,
+    output_tokens: Integer | None = None,
+    overrides: Overrides = (),
+    as_json: Json = False,
+) -> int:
     """Sizes of every pool before the first request; no simulation.
 
     Parameters
     ----------
     scenario : str
         A built-in name or a scenario file.
+    explain : bool
+        The sum behind every figure, how many requests fit at once, and what other settings would hold.
+    input_tokens, output_tokens : int, optional
+        Lengths that --explain reckons with; default: the means of the scenario's workload.
     """
-    plan = load_scenario(scenario, overrides).plan()
+    base = load_scenario(scenario, overrides)
+    if not explain and (input_tokens is not None or output_tokens is not None):
+        raise _needs_explain(base.source, input_tokens, output_tokens)
+    plan = base.plan()
+    found = None
+    if explain:
+        from simkv.studies.explain import explain as explained
+
+        found = explained(base, input_tokens=input_tokens, output_tokens=output_tokens)
     if as_json:
-        dump(plan.to_dict())
+        dump(plan.to_dict() if found is None else {**plan.to_dict(), "explain": found.to_dict()})
     else:
-        from simkv.report import plan_report
+        from simkv.report import explain_report, plan_report
 
         emit(plan_report(plan.to_dict()))
+        if found is not None:
+            emit(explain_report(found))
     return 3 if plan.infeasible is not None else 0
+
+
+def _needs_explain(source: str, prompt: int | None, answer: int | None) -> Exception:
+    from simkv.errors import Problem, ScenarioError
+
+    given = [name for name, value in (("--input-tokens", prompt), ("--output-tokens", answer)) if value is not None]
+    return ScenarioError(source, [Problem(name, "has no effect without --explain") for name in given])
 
 
 @app.command

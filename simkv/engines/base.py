@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from simkv.errors import EngineFault
+from simkv.markup import html_table
 from simkv.steptime import StepWork
 from simkv.workload.request import IntArray
 from simkv.workload.tokens import Tokens
@@ -204,6 +206,19 @@ class Plan:
     def fits_slack(self) -> bool | None:
         """Whether the over-commit fits beside the static budget; None when the slack is not known."""
         return None if self.slack_bytes is None else self.overcommit_bytes <= self.slack_bytes
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sizes, or why the server would not start."""
+        head = f"<b>{escape(self.model)}</b> on {escape(self.engine)}, routing {escape(self.routing)}"
+        if self.infeasible is not None:
+            head += f"<br>would not start ({escape(self.infeasible.engine_error)}): {escape(self.infeasible.text())}"
+        heads = ("worker", "pool", "layers", "tokens", "B/token", "allocated B", "budgeted B", "mapping")
+        rows = [
+            (p.worker, p.pool, p.layers, p.tokens, p.bytes_per_token, p.bytes, p.budgeted_bytes, p.mapping)
+            for p in self.pools
+        ]
+        over = f"allocated beyond the budget: {self.overcommit_bytes:,} B"
+        return f"<p>{head}</p>{html_table(heads, rows) + f'<p>{over}</p>' if rows else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values: what ``simkv size --json`` prints."""

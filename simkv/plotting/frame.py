@@ -49,6 +49,21 @@ def framed(ax: Axes | None, title: str, span: tuple[float, float], body: Callabl
     return ax
 
 
+def panel(ax: Axes | None, title: str, body: Callable[[Axes], str]) -> Axes:
+    """Draw a panel without a time axis: `body` draws the data and its axes, and returns the note."""
+    with rc_context(STYLE):
+        own = None
+        if ax is None:
+            own = new_figure((9.5, 4))
+            ax = own.add_subplot()
+        _dress(ax)
+        _head(ax, title, body(ax))
+        _legend(ax)
+        if own is not None:
+            own.set_size_inches(9.5, max(4.0, legend_height(ax) + 1.1))
+    return ax
+
+
 def _run_body(ax: Axes, span: tuple[float, float], body: Callable[[Axes], str]) -> str:
     """Draw the data, or say that there is none."""
     if math.isnan(span[0]):

@@ -89,8 +89,16 @@ def test_a_chunk_below_2048_reserves_activations_of_2048() -> None:
 
 
 def test_without_chunking_the_longest_prefill_counts() -> None:
-    reserve = 512 + 1.5 * 16384 + 128 + 2 * 256 + 8 * GRAPHS[16384]
+    # And no prefill graphs are captured: they go up to the chunk, -1.
+    reserve = 512 + 1.5 * 16384 + 128 + 2 * 256
     assert fraction(H200, chunked_prefill_size=-1) == round((H200 - reserve) / H200, 3)
+
+
+def test_other_graphs_reserve_other_amounts() -> None:
+    reserve = 512 + 1.5 * 8192 + 128 + 2 * 1000
+    assert fraction(H200, decode_graph_bs=1000, prefill_graphs=0) == round((H200 - reserve) / H200, 3)
+    assert fraction(H200, decode_graph_bs=0, prefill_graphs=10) == round((H200 - (512 + 12288 + 128 + 80)) / H200, 3)
+    assert fraction(H200, prefill_graphs=0, mla=True) == round((H200 - (512 + 12288 + 128 + 512)) / H200, 3)
 
 
 def test_latent_attention_reserves_a_fixed_gib_and_a_half_for_prefill_graphs() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["KvBudget", "default_chunked_prefill_size", "default_mem_fraction_static", "kv_budget"]
+__all__ = [
+    "KvBudget",
+    "default_chunked_prefill_size",
+    "default_mem_fraction_static",
+    "kv_budget",
+    "prefill_graphs_up_to",
+]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -31,7 +37,7 @@ def default_chunked_prefill_size(gpu_mem_mib: int | None) -> int:
     return _tier(gpu_mem_mib, 1)[0]
 
 
-def _prefill_graph_sizes(max_tokens: int) -> int:
+def prefill_graphs_up_to(max_tokens: int) -> int:
     """How many prefill graphs are captured (arg_groups/cuda_graph_hook.py:480-497)."""
     sizes = [*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]
     sizes += [*range(1280, 4097, 256), *range(4608, max_tokens + 1, 512)]
@@ -46,6 +52,8 @@ def default_mem_fraction_static(
     max_prefill_tokens: int,
     max_running_requests: int | None,
     mla: bool,
+    decode_graph_bs: int | None = None,
+    prefill_graphs: int | None = None,
 ) -> float:
     """The engine's heuristic for ``--mem-fraction-static`` (memory_hook.py:281-343, 357-399).
 
@@ -57,15 +65,25 @@ def default_mem_fraction_static(
         As the user (or the speculation default) set it; caps the largest decode graph.
     mla : bool
         MLA models reserve a fixed 1.5 GiB for prefill graphs.
+    decode_graph_bs : int or None
+        Largest batch with a decode graph, 0 for none; None: the default of this much memory.
+    prefill_graphs : int or None
+        How many prefill graphs are captured, 0 for none; None: as many as chunks are long.
     """
     if gpu_mem_mib is None:
         return 0.95
     graph_bs = _tier(gpu_mem_mib, tp_size)[1]
     if max_running_requests is not None:
         graph_bs = min(graph_bs, max_running_requests)
+    if decode_graph_bs is not None:
+        graph_bs = decode_graph_bs
     tokens = chunked_prefill_size if chunked_prefill_size > 0 else max_prefill_tokens
     reserved = 512 + max(tokens, 2048) * 1.5 + tp_size / 8 * 1024 + graph_bs * 2
-    reserved += 1.5 * 1024 if mla else 8 * _prefill_graph_sizes(tokens)
+    if mla:
+        reserved += 0 if prefill_graphs == 0 else 1.5 * 1024
+    else:
+        # Without chunks (-1) the list of graphs is empty (memory_hook.py:232-268).
+        reserved += 8 * (prefill_graphs_up_to(chunked_prefill_size) if prefill_graphs is None else prefill_graphs)
     if gpu_mem_mib > 60 * 1024:
         reserved = max(reserved, 10 * 1024)
     return round((gpu_mem_mib - reserved) / gpu_mem_mib, 3)

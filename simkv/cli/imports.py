@@ -1,0 +1,214 @@
+"""Commands that read what a real server was told and what it wrote: import-launch, import-log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from simkv.cli.frame import Force, Integer, Json, Overrides, app, dump, emit, load_scenario
+
+if TYPE_CHECKING:
+    from simkv.launch import Launch
+    from simkv.serverlog import Fit, ServerLog
+
+__all__ = ["import_launch", "import_log"]
+
+Ignore = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--ignore",
+        consume_multiple=False,
+        negative="",
+        allow_leading_hyphen=True,
+        help="Leave out a flag that is refused or unknown; it is noted. Repeatable.",
+    ),
+]
+
+
+@app.command
+def import_launch(
+    command: str,
+    /,
+    *,
+    gpu: str | None = None,
+    hbm: str | None = None,
+    config: Path | None = None,
+    draft_config: Path | None = None,
+    weights: str | None = None,
+    name: str | None = None,
+    workload: str | None = None,
+    ignore: Ignore = (),
+    overrides: Overrides = (),
+    out: Path | None = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> int:
+    """Make a scenario of the command that starts a SGLang server: TOML on stdout, what became of each flag on stderr.
+
+    Parameters
+    ----------
+    command : str
+        The command in quotes, or - to read it from stdin.
+    gpu : str, optional
+        GPU of each rank; the engine keys defaults on it.
+    hbm : str, optional
+        Free memory of one GPU instead, such as 141GB.
+    config : Path, optional
+        config.json of the model, where --model-path is not known.
+    draft_config : Path, optional
+        config.json of the draft model.
+    weights : str, optional
+        Bytes of weights on one rank, such as 78GiB; default: from the parameter count.
+    name : str, optional
+        Name of the scenario.
+    workload : str, optional
+        A request trace, or a built-in scenario whose workload it is.
+    out : Path, optional
+        Write the scenario there instead.
+    force : bool
+        Replace an existing file.
+    """
+    from simkv import launch as reading
+    from simkv.report import console, launch_report
+
+    text = sys.stdin.read() if command == "-" else command
+    found = reading.import_launch(
+        text,
+        gpu=gpu,
+        hbm=hbm,
+        config=config,
+        weights=weights,
+        draft_config=draft_config,
+        name=name,
+        workload=workload,
+        ignore=ignore,
+    )
+    if overrides:
+        found = found.override(*overrides, because="--set")
+    if out is not None:
+        _write(out, found.toml, force=force)
+    if as_json:
+        dump({**found.to_dict(), "written": None if out is None else str(out)})
+        return 0
+    if out is None:
+        print(found.toml, end="")
+    err = console(stderr=True)
+    err.print(launch_report(found.flags, found.notes))
+    if out is not None:
+        err.print(f"written: {out}", markup=False)
+    return 0
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """A file, whole or not at all."""
+    from simkv.errors import Problem, ScenarioError
+
+    try:
+        if path.is_dir():
+            raise ScenarioError("--out", [Problem(str(path), "is a folder; name a file such as scenario.toml")])
+        if path.exists() and not force:
+            raise ScenarioError("--out", [Problem(str(path), "exists already; name another file or pass --force")])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScenarioError("--out", [Problem(str(path), f"cannot be written: {reason}")]) from None
+
+
+@app.command
+def import_log(
+    log: Path,
+    /,
+    *,
+    scenario: str | None = None,
+    run: Path | None = None,
+    start: Integer | None = None,
+    fit: Annotated[bool, Parameter(negative="")] = False,
+    gpu: str | None = None,
+    config: Path | None = None,
+    draft_config: Path | None = None,
+    ignore: Ignore = (),
+    overrides: Overrides = (),
+    as_json: Json = False,
+) -> int:
+    """Read the log of a SGLang server: sizes, batches, retractions; compare a plan or a run with it, and fit to it.
+
+    Without a scenario and a run the plan is that of the arguments the log prints, if it does.
+
+    Parameters
+    ----------
+    log : Path
+        Plain text or gzip.
+    scenario : str, optional
+        A built-in name or a scenario file whose plan is compared.
+    run : Path, optional
+        A run directory whose plan and curves are compared.
+    start : int, optional
+        Which start of the server, from 1, where the file holds several; default: the last.
+    fit : bool
+        Print [acceptance] and [steptime] fitted to the log.
+    gpu : str, optional
+        GPU of the server, for a scenario from its arguments; default: the memory the log tells.
+    config : Path, optional
+        config.json of the model, for the same.
+    draft_config : Path, optional
+        config.json of the draft model, for the same.
+    """
+    from simkv.errors import Problem, ScenarioError
+    from simkv.measured import compare_log, rounding_allowed
+    from simkv.report import log_report
+    from simkv.results import load_run
+    from simkv.serverlog import read_server_log
+
+    if scenario is not None and run is not None:
+        raise ScenarioError("import-log", [Problem("--run", "is given beside --scenario; keep one of the two")])
+    read = read_server_log(log, start=start)
+    comparison = None
+    if run is not None:
+        comparison = compare_log(load_run(run), read)
+    elif scenario is not None:
+        comparison = compare_log(load_scenario(scenario, overrides).plan(), read)
+    elif read.server_args:
+        made = _launch(read, overrides, gpu=gpu, config=config, draft_config=draft_config, ignore=ignore)
+        if made is not None:
+            plan = made.scenario.plan()
+            comparison = compare_log(plan, read, allowed=rounding_allowed(plan) if gpu is None else None)
+    fits = _fits(read) if fit else []
+    if as_json:
+        told: dict[str, Any] = {"log": read.to_dict()}
+        told["comparison"] = None if comparison is None else comparison.to_dict()
+        told["fits"] = {one.section: {**one.table, "notes": list(one.notes)} for one in fits}
+        dump(told)
+    else:
+        emit(log_report(read, comparison, [one.toml for one in fits]))
+    return 0 if comparison is None else comparison.exit_code
+
+
+def _launch(read: ServerLog, overrides: tuple[str, ...], **given: Any) -> Launch | None:
+    """The scenario of the log's own arguments; where there is none, why is told and the log is read all the same."""
+    from simkv.errors import UserError
+
+    try:
+        made = read.launch(**{key: value for key, value in given.items() if value is not None})
+        return made.override(*overrides, because="--set") if overrides else made
+    except UserError as error:
+        print(f"no plan is compared, the log's arguments make no scenario: {error}", file=sys.stderr)
+        return None
+
+
+def _fits(read: ServerLog) -> list[Fit]:
+    """What can be fitted; what cannot is told."""
+    from simkv.errors import ScenarioError
+
+    found = []
+    for make in (read.fit_acceptance, read.fit_steptime):
+        try:
+            found.append(make())
+        except ScenarioError as error:
+            print(f"not fitted: {'; '.join(f'{p.place} {p.message}' for p in error.problems)}", file=sys.stderr)
+    return found

@@ -1,0 +1,1 @@
+"""What-if studies: one question each, answered from plans and runs."""
