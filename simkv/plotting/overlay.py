@@ -388,8 +388,9 @@ def figure_against_axis(
                 )
         axes.set_axisbelow(True)
         drawn = np.concatenate([np.asarray(one.get_ydata(), dtype=float) for one in axes.lines])
-        if not (drawn[np.isfinite(drawn)] < 0).any():
-            axes.set_ylim(bottom=0)
+        known = drawn[np.isfinite(drawn)]
+        if not (known < 0).any():
+            axes.set_ylim(0, 1.06 * max(float(known.max(initial=0.0)), 1e-9))
         more = len(lines) - SWEEP_LINES
         return f"{more} further lines are not drawn" if more > 0 else ""
 

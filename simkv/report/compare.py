@@ -65,6 +65,9 @@ def grid_table(grid: Grid) -> RenderableType:
     if not grid.rows:
         return Text(f"{grid.title}: {grid.empty}\n") if grid.empty else Text("")
     made: Table = table(grid.title, grid.heads, grid.rows, left=grid.left)
+    for column in made.columns:
+        # Dotted names are to be found with a search, and read at a glance.
+        column.no_wrap = column.header in ("figure", "key")
     if not grid.note:
         return made
     return Group(made, Text(f"{grid.note}\n", style="dim"))

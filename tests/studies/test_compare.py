@@ -588,6 +588,38 @@ def test_sweeps_are_joined_on_their_axes() -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_sweeps_as_simkv_makes_them(tmp_path: Any) -> None:
+    axes = {"memory.max_running_requests": [2, 8], "memory.kv_bytes": [0, 256_000]}
+    made = [simkv.sweep(one(policies={"routing": rule}), axes, n_jobs=1) for rule in ("legacy", "generalized")]
+    found = simkv.compare(*made)
+    assert (found.a.label, found.b.label) == ("legacy", "generalized")
+    assert found.axes == ("memory.max_running_requests", "memory.kv_bytes")
+    assert found.points["state_a"].tolist() == ["infeasible", "ok"] * 2
+    # Nothing is drafted, so no rule of drafts has anything to say.
+    assert not found.table["changed"].any()
+    assert found.same_workload is True
+    assert found.exit_code == 0
+    for name, sweep in zip(("base", "head"), made, strict=True):
+        sweep.save(tmp_path / name, figures=False)
+    again = simkv.compare(tmp_path / "base", tmp_path / "head", labels=("x", None))
+    assert again.a.label == "x"
+    assert again.table["b"].tolist() == found.table["b"].tolist()
+    json.dumps(again.to_dict(), allow_nan=False)
+    worse = simkv.sweep(one(), {"memory.max_running_requests": [2], "memory.kv_bytes": [0]}, n_jobs=1)
+    better = simkv.sweep(one(tokens=999), {"memory.max_running_requests": [2], "memory.page_size": [1]}, n_jobs=1)
+    failed = simkv.compare(better, worse)
+    assert "memory.max_running_requests = 2: " in failed.failures[0]
+    assert "is infeasible" in failed.failures[0]
+
+
+def test_points_that_have_not_run() -> None:
+    rows = points(requests__retracted=[0, None])
+    rows[1]["state"] = "not run"
+    found = simkv.compare(a_sweep(points(requests__retracted=[0, 1])), a_sweep(rows))
+    assert found.exit_code == 0
+    assert found.warnings == ("b is partial: 1 of its 2 points have not run",)
+
+
 def test_sweeps_that_fail() -> None:
     a = a_sweep(points(requests__retracted=[0, 4, 9]))
     rows = points(requests__retracted=[0, None, 12])
