@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 # ------------------------------------------------------------------------------------------------- the golden figures
 def test_the_golden_figures_of_the_built_in_scenarios() -> None:
-    """To save them again: see docs/ci.md."""
+    """How to save them again: tests/baselines/baseline.toml."""
     found = check_baseline(GOLDEN)
     assert set(found.comparisons) == set(builtin_names())
     assert found.exit_code == 0, "\n".join(
