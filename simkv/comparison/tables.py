@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from simkv.comparison.tolerance import Tolerance
 __all__ = ["event_table", "figure_row", "figure_table", "flat", "input_table", "plan_table", "pool_table"]
 
 ABSENT = "not stated"
+_FILES = ("workload.trace", "model.config", "draft.config")
 # Of the plan, what has one value; what is only told again in the summary is told there.
 _PLAN = (
     "engine",
@@ -145,14 +146,22 @@ def input_table(a: Side, b: Side) -> pd.DataFrame:
         for key in dict.fromkeys([*one, *other])
         if one.get(key, ABSENT) != other.get(key, ABSENT)
     ]
-    if a.workload_sha256 and a.workload_sha256 == b.workload_sha256:
-        # Two copies of one trace: where they lie is no difference.
-        rows = [row for row in rows if row["key"] != "workload.trace" or not _same_name(row["a"], row["b"])]
+    # Two copies of one file: where they lie is no difference.
+    same_requests = bool(a.workload_sha256) and a.workload_sha256 == b.workload_sha256
+    rows = [row for row in rows if not _is_copy(row["key"], row["a"], row["b"], same_requests=same_requests)]
     return _frame(rows, ("key", "a", "b"))
 
 
-def _same_name(a: Any, b: Any) -> bool:
-    return isinstance(a, str) and isinstance(b, str) and PurePath(a).name == PurePath(b).name
+def _is_copy(key: str, a: Any, b: Any, *, same_requests: bool) -> bool:
+    """Whether two paths are of files with one name and one content; a trace's content is known by its requests."""
+    if key not in _FILES or not (isinstance(a, str) and isinstance(b, str)) or Path(a).name != Path(b).name:
+        return False
+    if key == "workload.trace":
+        return same_requests
+    try:
+        return Path(a).read_bytes() == Path(b).read_bytes()
+    except (OSError, ValueError):
+        return False
 
 
 def _inputs(side: Side) -> dict[str, Any]:

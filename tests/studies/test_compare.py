@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import scenario
+from tiny import TINY, scenario
 
 import simkv
 from simkv.comparison.figures import figure_text, relative_text
@@ -287,11 +287,14 @@ def test_two_copies_of_one_trace_are_one_input(tmp_path: Any) -> None:
         place = tmp_path / folder
         place.mkdir()
         (place / "t.csv").write_text("timestamp,input_length,output_length\n0,10,5\n1,10,5\n")
-        (place / "run.toml").write_text("")
-        made = simkv.Scenario({**one().data, "workload": {"trace": "t.csv"}}, "s.toml", place)
-        runs.append(simkv.simulate(made))
-    assert runs[0].scenario["workload"]["trace"] != runs[1].scenario["workload"]["trace"]
+        (place / "m.json").write_text(json.dumps(TINY))
+        data = {**one().data, "workload": {"trace": "t.csv"}, "model": {"config": "m.json"}}
+        runs.append(simkv.simulate(simkv.Scenario(data, "s.toml", place)))
+    for section, key in (("workload", "trace"), ("model", "config")):
+        assert runs[0].scenario[section][key] != runs[1].scenario[section][key]
     assert simkv.compare(*runs).inputs.empty
+    (tmp_path / "head" / "m.json").write_text(json.dumps({**TINY, "vocab_size": 7}))
+    assert simkv.compare(*runs).inputs["key"].tolist() == ["model.config"]
 
 
 @pytest.mark.parametrize(
