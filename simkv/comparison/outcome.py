@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from simkv.comparison.sweeps import SweepComparison
 
-__all__ = ["PLOTS", "Comparison", "compare", "simulated_side"]
+__all__ = ["PLOTS", "Comparison", "compare", "damage_of", "simulated_side"]
 
 PLOTS = ("utilization", "oom", "concurrency", "eviction")
 
@@ -295,6 +295,7 @@ def compare(
         from simkv.comparison.sweeps import compare_sweeps
 
         return compare_sweeps(first, second, tolerance, stated, same_workload=same_workload)
+    _refuse_damage((first, second))
     scenarios = [one.thing.to_dict() if one.kind == "scenario" else one.thing.scenario for one in (first, second)]
     default = default_labels((scenarios[0], scenarios[1]), (first.origin, second.origin))
     names = labelled(stated, default)
@@ -304,6 +305,35 @@ def compare(
         _check_workloads(first, second, names)
     sides = [_side(one, name, progress) for one, name in zip((first, second), names, strict=True)]
     return Comparison(sides[0], sides[1], tolerance)
+
+
+def damage_of(side: Side) -> str:
+    """What is wrong with a side that was read from a file; empty where it can be compared.
+
+    It is compared with itself, so that everything is looked at that a comparison looks at.
+    """
+    try:
+        odd = [name for name, value in side.summary.items() if not isinstance(value, (int, float, str, type(None)))]
+        if odd:
+            return f"{odd[0]} is no figure"
+        one = Comparison(side, side, Tolerance({"*": 0.0}))
+        looked = (one.table, one.inputs, one.plan, one.pools, one.events, one.paragraph, one.warnings)
+        return one.failures[0] if one.failures or not looked else ""
+    except KeyError as error:
+        return f"{error} is missing"
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        return str(error)
+
+
+def _refuse_damage(both: Sequence[Opened]) -> None:
+    """Refuse run directories that somebody changed by hand, or that were cut off."""
+    problems = [
+        Problem(f"{one.origin}/run.json", f"is damaged ({damage}); run it again")
+        for one in both
+        if one.kind == "run" and one.origin and (damage := damage_of(side_of_run(one.thing, one.origin)))
+    ]
+    if problems:
+        raise ScenarioError("compare", problems)
 
 
 def _planned(*both: Opened) -> list[list[str]]:

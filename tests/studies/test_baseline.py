@@ -115,7 +115,11 @@ def test_what_cannot_be_saved(call: Any, here: Path) -> None:
     assert found.code == 2
     assert "rename one of them" in found.err
     assert call("baseline", "save", "s.toml", "s.toml").code == 2
-    assert "did you mean" in call("baseline", "save", "gold", "retraction-strm").err
+    both = call("baseline", "save", "gold", "retraction-strm", "nosuch")
+    assert "2 problems in retraction-strm, nosuch" in both.err
+    assert "did you mean retraction-storm" in both.err
+    simkv.simulate("s.toml").save(here / "run", figures=False)
+    assert "a directory of results" in call("baseline", "save", "run", "s.toml", "--force").err
     assert not (here / "gold").exists()
     own = simkv.load("s.toml").with_arch(simkv.Arch.from_config("llama-3.1-8b"))
     with pytest.raises(ScenarioError, match="objects given in Python"):

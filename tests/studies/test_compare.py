@@ -543,6 +543,27 @@ def test_what_cannot_be_compared(run: Run, tmp_path: Any) -> None:
         simkv.compare(run, tmp_path / "half")
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda d: d["plan"].pop("pools"),
+        lambda d: d["plan"]["pools"][0].pop("worker"),
+        lambda d: d["plan"].update(overcommit_bytes="x"),
+        lambda d: d["summary"].update({"requests.completed": [1]}),
+        lambda d: d.update(scenario=[]),
+        lambda d: d.update(plan=None),
+    ],
+)
+def test_a_run_directory_that_was_damaged(run: Run, tmp_path: Any, harm: Any) -> None:
+    run.save(tmp_path / "bad", figures=False)
+    path = tmp_path / "bad" / "run.json"
+    data = json.loads(path.read_text())
+    harm(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(ScenarioError, match="run it again"):
+        simkv.compare(run, tmp_path / "bad")
+
+
 def test_half_a_comparison_is_none(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr("simkv.comparison.outcome.simulate", lambda *_, **__: replace(run, partial=True))
     with pytest.raises(KeyboardInterrupt):
