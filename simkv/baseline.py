@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simkv.comparison.outcome import Comparison, simulated_side
+from simkv.comparison.outcome import Comparison, damage_of, simulated_side
 from simkv.comparison.pages import Pages
 from simkv.comparison.sides import Cause, Side
 from simkv.comparison.tables import ABSENT, flat
@@ -93,7 +93,7 @@ def save_baseline(
     folder = Path(directory)
     # Built-in ones by name: what comes after decides what is meant by it.
     wanted = list(scenarios) or list(builtin_names())
-    made = [(one, load(one).override(*overrides)) for one in wanted]
+    made = list(zip(wanted, _loaded(wanted, overrides), strict=True))
     _refuse_names(folder, [scenario for _, scenario in made], force=force)
     texts = {}
     for given, scenario in made:
@@ -102,6 +102,23 @@ def save_baseline(
     for name, text in texts.items():
         write_file(folder / name, text)
     return list(texts)
+
+
+def _loaded(wanted: Sequence[Any], overrides: Sequence[str]) -> list[Scenario]:
+    """The scenarios, or everything that is wrong with any of them."""
+    made: list[Scenario] = []
+    wrong: list[UserError] = []
+    for one in wanted:
+        try:
+            made.append(load(one).override(*overrides))
+        except UserError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        problems = dict.fromkeys(problem for error in wrong for problem in error.problems)
+        raise ScenarioError(", ".join(dict.fromkeys(error.source for error in wrong)), problems)
+    return made
 
 
 def _refuse_names(folder: Path, scenarios: Sequence[Scenario], *, force: bool) -> None:
@@ -118,6 +135,9 @@ def _refuse_names(folder: Path, scenarios: Sequence[Scenario], *, force: bool) -
         elif not force and (folder / file).exists():
             problems.append(Problem(str(folder / file), "exists already; pass --force to save it again"))
         names[file] = one.name
+    held = [name for name in ("run.json", "sweep.json") if (folder / name).exists()]
+    if held:
+        problems.append(Problem(str(folder), f"holds {held[0]}: a directory of results; name another one"))
     if folder.exists() and not folder.is_dir():
         problems.append(Problem(str(folder), "is a file; name a directory"))
     if problems:
@@ -393,11 +413,11 @@ def _read(path: Path) -> dict[str, Any]:
         written = data.get("schema") if isinstance(data, dict) else None
         raise ScenarioError(str(path), [Problem(str(path), f"schema {written!r} is not {SCHEMA}; {again}")])
     wrong = [key for key, kind in _FIELDS.items() if not isinstance(data.get(key), kind)]
-    try:
-        if not wrong:
-            _side(data)
-    except (KeyError, TypeError, ValueError):
-        wrong = ["its content"]
+    if not wrong:
+        try:
+            wrong = [damage for damage in [damage_of(_side(data))] if damage]
+        except (KeyError, TypeError, ValueError) as error:
+            wrong = [str(error)]
     if wrong:
         raise ScenarioError(str(path), [Problem(str(path), f"is damaged ({', '.join(wrong)}); {again}")])
     return data

@@ -57,13 +57,17 @@ def compare(
 
     Parameters
     ----------
-    a, b : str
+    a : str
         Run directory, sweep directory, scenario file, or built-in name.
+    b : str
+        The same; what is judged.
     only_changed : bool
         Leave out the figures that are the same.
-    rtol, atol : str
+    rtol : str
         How far b may be from a, |b - a| <= atol + rtol * |a|: a number for every figure, or figure=number, where
-        ttft_s.* and the like are figures, too. Repeatable. Without one, no difference is too large.
+        ttft_s.* and the like are figures, too. Repeatable. Without any, no difference is too large.
+    atol : str
+        As --rtol, in the figure's own unit.
     same_workload : bool
         Refuse to compare where the requests differ.
     html : Path, optional
@@ -74,8 +78,10 @@ def compare(
         Write overlay figures into this directory.
     force : bool
         Replace what is there.
-    label_a, label_b : str, optional
-        How texts and legends call the two; by default by what differs.
+    label_a : str, optional
+        How texts and legends call A; by default by what differs.
+    label_b : str, optional
+        How they call B.
     """
     from simkv.comparison import compare as compared
     from simkv.comparison.labels import stated_labels
@@ -159,7 +165,7 @@ def save(
     scenarios : str
         Built-in names or scenario files; without any, all built-in ones.
     force : bool
-        Replace files whose content would change.
+        Replace files that are there.
     """
     from simkv.baseline import save_baseline
 
@@ -195,8 +201,10 @@ def check(
     ----------
     directory : Path
         What simkv baseline save wrote.
-    rtol, atol : str
-        A number for every figure, or figure=number; they win over those of baseline.toml. Repeatable.
+    rtol : str
+        A number for every figure, or figure=number, instead of the rtol of baseline.toml. Repeatable.
+    atol : str
+        The same for atol, in the figure's own unit.
     html : Path, optional
         Write one page of what drifted.
     md : Path, optional

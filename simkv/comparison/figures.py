@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from simkv.wording import percent, seconds, size, value_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["better", "by_name", "change_text", "figure_text", "plain", "relative_text"]
 
@@ -40,7 +39,9 @@ def better(figure: str) -> Literal["less", "more"] | None:
 
 
 def plain(value: Any) -> Any:
-    """A value of a summary as int, float, str or None; NaN and infinities are None."""
+    """A value of a summary as int, float, str or None; NaN, NA and infinities are None."""
+    if value is pd.NA:
+        return None
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -7,10 +7,12 @@ from typing import Any
 
 from simkv.comparison.tables import ABSENT, flat
 from simkv.errors import Problem, ScenarioError
+from simkv.wording import size
 
-__all__ = ["default_labels", "stated_labels"]
+__all__ = ["default_labels", "labelled", "stated_labels"]
 
 LONGEST = 48
+_BYTES = ("kv_bytes", "hbm", "weights", "draft_weights", "overhead", "state_bytes")
 
 
 def stated_labels(labels: Sequence[str | None] | None, places: tuple[str, str]) -> tuple[str | None, str | None]:
@@ -64,6 +66,16 @@ def default_labels(
     return next((pair for pair in choices if pair is not None and _usable(pair)), ("a", "b"))
 
 
+def labelled(stated: tuple[str | None, str | None], default: tuple[str, str]) -> tuple[str, str]:
+    """What the two are called in the end: as stated, else as by default, and never alike."""
+    a, b = (given or made for given, made in zip(stated, default, strict=True))
+    if a != b:
+        return a, b
+    # One is stated, and is what the other would have been called.
+    other = next(letter for letter in "ab" if letter != a)
+    return (a, other) if stated[0] is not None else (other, b)
+
+
 def _usable(pair: tuple[str, str]) -> bool:
     return pair[0] != pair[1] and all(text.strip() and text.isprintable() and len(text) <= LONGEST for text in pair)
 
@@ -80,9 +92,11 @@ def _of_values(keys: Sequence[str], values: Sequence[Sequence[Any]]) -> tuple[st
     if not 1 <= len(keys) <= 2:
         return None
     names = [key.rpartition(".")[2] for key in keys]
-    made = [", ".join(f"{name}={_short(v[n])}" for name, v in zip(names, values, strict=True)) for n in (0, 1)]
+    made = [", ".join(f"{name}={_short(name, v[n])}" for name, v in zip(names, values, strict=True)) for n in (0, 1)]
     return made[0], made[1]
 
 
-def _short(value: Any) -> str:
+def _short(name: str, value: Any) -> str:
+    if name in _BYTES and isinstance(value, int):
+        return size(value).replace(".00 ", " ").replace(" ", "")
     return str(value).lower() if isinstance(value, bool) else str(value)

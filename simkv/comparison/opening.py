@@ -92,10 +92,10 @@ def opened(thing: Any, overrides: Sequence[str] = ()) -> Opened:
     assert path is not None
     origin = path.resolve().name
     if kind == "sweep directory":
-        # The study's own module is heavy, and most comparisons are of runs.
-        from importlib import import_module
+        # Its module is heavy, and most comparisons are of runs.
+        from simkv.sweeps import load_sweep
 
-        return Opened("sweep", import_module("simkv.sweep").load_sweep(path), origin)
+        return Opened("sweep", load_sweep(path), origin)
     return Opened("run", load_run(path), origin)
 
 

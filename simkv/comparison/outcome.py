@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.comparison.figures import figure_text
-from simkv.comparison.labels import default_labels, stated_labels
+from simkv.comparison.labels import default_labels, labelled, stated_labels
 from simkv.comparison.opening import Opened, open_both
 from simkv.comparison.sides import Side, side_of_refusal, side_of_run
 from simkv.comparison.tables import event_table, figure_table, input_table, plan_table, pool_table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from simkv.comparison.sweeps import SweepComparison
 
-__all__ = ["PLOTS", "Comparison", "compare", "simulated_side"]
+__all__ = ["PLOTS", "Comparison", "compare", "damage_of", "simulated_side"]
 
 PLOTS = ("utilization", "oom", "concurrency", "eviction")
 
@@ -186,6 +186,13 @@ class Comparison:
         first, second = (overlay.Traced(side.label, side.timeline, side.plan, side.events) for side in (self.a, self.b))
         return overlay.KINDS[kind](first, second, ax=ax, title=title)
 
+    @cached_property
+    def pictures(self) -> dict[str, bytes]:
+        """Every figure as the bytes of a PNG file."""
+        from simkv.comparison.page import picture_bytes
+
+        return {kind: picture_bytes(self, kind) for kind in self.plots}
+
     def to_markdown(self) -> str:
         """A summary for a pull request or a job's page."""
         from simkv.comparison.page import markdown
@@ -288,17 +295,45 @@ def compare(
         from simkv.comparison.sweeps import compare_sweeps
 
         return compare_sweeps(first, second, tolerance, stated, same_workload=same_workload)
+    _refuse_damage((first, second))
     scenarios = [one.thing.to_dict() if one.kind == "scenario" else one.thing.scenario for one in (first, second)]
     default = default_labels((scenarios[0], scenarios[1]), (first.origin, second.origin))
-    names = [given or made for given, made in zip(stated, default, strict=True)]
-    if names[0] == names[1]:
-        names = [given or letter for given, letter in zip(stated, "ab", strict=True)]
+    names = labelled(stated, default)
     planned = _planned(first, second)
     _check_names(planned, tolerance)
     if same_workload:
         _check_workloads(first, second, names)
     sides = [_side(one, name, progress) for one, name in zip((first, second), names, strict=True)]
     return Comparison(sides[0], sides[1], tolerance)
+
+
+def damage_of(side: Side) -> str:
+    """What is wrong with a side that was read from a file; empty where it can be compared.
+
+    It is compared with itself, so that everything is looked at that a comparison looks at.
+    """
+    try:
+        odd = [name for name, value in side.summary.items() if not isinstance(value, (int, float, str, type(None)))]
+        if odd:
+            return f"{odd[0]} is no figure"
+        one = Comparison(side, side, Tolerance({"*": 0.0}))
+        looked = (one.table, one.inputs, one.plan, one.pools, one.events, one.paragraph, one.warnings)
+        return one.failures[0] if one.failures or not looked else ""
+    except KeyError as error:
+        return f"{error} is missing"
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        return str(error)
+
+
+def _refuse_damage(both: Sequence[Opened]) -> None:
+    """Refuse run directories that somebody changed by hand, or that were cut off."""
+    problems = [
+        Problem(f"{one.origin}/run.json", f"is damaged ({damage}); run it again")
+        for one in both
+        if one.kind == "run" and one.origin and (damage := damage_of(side_of_run(one.thing, one.origin)))
+    ]
+    if problems:
+        raise ScenarioError("compare", problems)
 
 
 def _planned(*both: Opened) -> list[list[str]]:
@@ -320,7 +355,7 @@ def _check_names(names: list[list[str]], tolerance: Tolerance) -> None:
         raise ScenarioError("compare", problems)
 
 
-def _check_workloads(first: Opened, second: Opened, labels: list[str]) -> None:
+def _check_workloads(first: Opened, second: Opened, labels: tuple[str, str]) -> None:
     """Refuse different requests, before anything is simulated."""
     hashes = [
         one.thing.provenance["workload_sha256"] if one.kind == "run" else one.thing.workload().digest()

@@ -10,7 +10,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simkv.comparison.outcome import Comparison
-from simkv.comparison.view import Grid, failure_lines, figure_grid, overcommit_bars, sections, sweep_sections
+from simkv.comparison.view import (
+    Grid,
+    changed_grid,
+    failure_lines,
+    figure_grid,
+    overcommit_bars,
+    sections,
+    sweep_sections,
+    title_of,
+)
 
 __all__ = ["fragment", "html", "html_page", "markdown", "picture_bytes", "sweeps_html", "sweeps_markdown"]
 
@@ -27,7 +36,7 @@ FOLD_FROM = 12
 # ------------------------------------------------------------------------------------------------- HTML
 def html(comparison: Comparison) -> str:
     """One page of one comparison."""
-    return html_page(f"{comparison.a.label} against {comparison.b.label}", {"": comparison})
+    return html_page(title_of(comparison), {"": comparison})
 
 
 def html_page(title: str, comparisons: Mapping[str, Any], *, lead: Sequence[str] = ()) -> str:
@@ -68,7 +77,6 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
     return {
         "a": c.a.label,
         "b": c.b.label,
-        "names": list(dict.fromkeys(str(side.scenario.get("name", "")) for side in (c.a, c.b))),
         "fails": bool(c.failures),
         "verdict": c.verdict,
         "warnings": c.warnings,
@@ -80,19 +88,22 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
         "pools": pools,
         "events": events,
         "pictures": [_picture(c, kind) for kind in c.plots] if pictures else [],
-        "changed": figure_grid(c, c.changed, f"figures that differ: {len(c.changed)} of {len(c.table)}"),
+        "changed": changed_grid(c),
         "all": figure_grid(c, c.table, f"all {len(c.table)} figures"),
         "provenance": _provenance(c),
     }
 
 
 def _picture(c: Comparison, kind: str) -> dict[str, str]:
-    data = base64.b64encode(picture_bytes(c, kind)).decode("ascii")
-    return {"uri": f"data:image/png;base64,{data}", "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
+    return {"uri": _uri(c.pictures[kind]), "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
+
+
+def _uri(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def picture_bytes(comparison: Any, kind: str) -> bytes:
-    """A figure as the bytes of a PNG file."""
+    """A figure of a comparison, as the bytes of a PNG file."""
     from simkv.plotting import save_to
 
     out = io.BytesIO()
@@ -117,14 +128,17 @@ def markdown(comparison: Comparison, head: str = "") -> str:
     """A comparison for a pull request or a job's page."""
     c = comparison
     inputs, plan, pools, events = sections(c)
-    title = head or f"{c.a.label} against {c.b.label}"
+    title = f"{head}: {c.a.label} against {c.b.label}" if head else title_of(c)
     parts = [*(f"> **{_escaped(one)}**" for one in c.warnings), f"## {_escaped(title)}"]
     mark = "❌" if c.failures else "✅"
     parts.append(f"{mark} **{_escaped(c.verdict)}**")
     parts.append("\n".join(f"- {_escaped(one)}" for one in failure_lines(c.failures)))
     parts.append(" ".join(_escaped(one) for one in c.paragraph))
-    parts += [_markdown_grid(inputs), _markdown_grid(plan), _folded(pools), _markdown_grid(events)]
-    changed = figure_grid(c, c.changed, f"figures that differ: {len(c.changed)} of {len(c.table)}")
+    parts.append(_markdown_grid(inputs))
+    if c.plan["changed"].any() or c.failures:
+        parts += [_markdown_grid(plan), _folded(pools)]
+    parts.append(_markdown_grid(events))
+    changed = changed_grid(c)
     parts.append(_folded(changed) if len(changed.rows) > FOLD_FROM else _markdown_grid(changed))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -165,9 +179,8 @@ def sweeps_html(comparison: Any) -> str:
     c = comparison
     pictures = []
     for kind in c.plots:
-        data = base64.b64encode(picture_bytes(c, kind)).decode("ascii")
         alt = f"{kind} against {c.axes[0]}: {c.a.label} solid, {c.b.label} dashed"
-        pictures.append({"uri": f"data:image/png;base64,{data}", "alt": alt})
+        pictures.append({"uri": _uri(c.pictures[kind]), "alt": alt})
     inputs, points, changed = sweep_sections(c)
     whole = sweep_sections(c, only_changed=False)[-1]
     part = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simkv.comparison.page import html_page, markdown, picture_bytes
+from simkv.comparison.page import html_page, markdown
 from simkv.errors import Problem
 from simkv.outputs import file_problem, folder_problem, write_file, write_folder
 
@@ -82,9 +82,9 @@ class Pages:
         files: dict[str, bytes] = {}
         if self.figures is not None:
             files = {
-                f"{_file_name(f'{name}-{kind}' if name else kind)}.png": picture_bytes(one, kind)
+                f"{_file_name(f'{name}-{kind}' if name else kind)}.png": data
                 for name, one in comparisons.items()
-                for kind in one.plots
+                for kind, data in one.pictures.items()
             }
         for path, content in made:
             write_file(path, content)

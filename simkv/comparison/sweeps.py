@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.comparison.figures import figure_text, plain
-from simkv.comparison.labels import default_labels
+from simkv.comparison.labels import default_labels, labelled
 from simkv.comparison.opening import Opened
 from simkv.comparison.tables import ABSENT, FIGURE_COLUMNS, figure_row, flat
 from simkv.comparison.tolerance import Tolerance
 from simkv.errors import Problem, ScenarioError, nearest
+from simkv.points import FAILED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ __all__ = ["SweepComparison", "compare_sweeps"]
 
 # Columns of a sweep's frame that say how a point went, and are no figures.
 _STATE = ("state", "error", "exit_code", "checks_hold", "workload_sha256")
+_RAN = ("ok", "check failed")
 PLOTS = ("requests.retracted", "output_tokens_per_s", "ttft_s.p99", "token_usage.peak")
 
 
@@ -93,7 +95,7 @@ class SweepComparison:
         return made.astype({"changed": bool})
 
     def _figure_rows(self, x: dict[str, Any], y: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        ran = all(row["exit_code"] in (0, 1) for row in (x, y))
+        ran = all(row["state"] in _RAN for row in (x, y))
         same = self.judged and x.get("workload_sha256") == y.get("workload_sha256")
         for name in self.figures:
             has = (name in self.a.frame, name in self.b.frame)
@@ -148,6 +150,10 @@ class SweepComparison:
         for side, rows in zip((self.a, self.b), alone, strict=True):
             if len(rows):
                 told.append(f"{len(rows)} of {len(self.points)} points are only in {side.label}, and are not compared")
+        for side in (self.a, self.b):
+            missing = int((side.frame["state"] == "not run").sum())
+            if missing:
+                told.append(f"{side.label} is partial: {missing} of its {len(side.frame)} points have not run")
         for side, other in ((self.a, self.b), (self.b, self.a)):
             more = [axis for axis in side.axes if axis not in other.axes]
             if more:
@@ -164,7 +170,7 @@ class SweepComparison:
             if not x or not y:
                 continue
             where = self._where(key)
-            if x["exit_code"] in (0, 1) and y["exit_code"] not in (0, 1):
+            if x["state"] in _RAN and y["state"] in FAILED:
                 error = f": {y['error']}" if y.get("error") else ""
                 yield f"{where}: {self.b.label} is {y['state']}{error}"
             elif plain(x.get("checks_hold")) is True and plain(y.get("checks_hold")) is False:
@@ -206,7 +212,8 @@ class SweepComparison:
             where = self._where([most[axis] for axis in self.axes])
             a, b = (figure_text(figure, most[side]) for side in "ab")
             yield (
-                f"{figure} differs at {len(rows)} points, most at {where}: {a} with {self.a.label}, {b} with {self.b.label}."
+                f"{figure} differs at {len(rows)} of {int((self.points['in'] == 'both').sum())} points, most at {where}: "
+                f"{a} with {self.a.label}, {b} with {self.b.label}."
             )
 
     @property
@@ -245,6 +252,13 @@ class SweepComparison:
             rest = self.axes[1:]
             frame["line"] = [", ".join(f"{axis} = {row[axis]}" for axis in rest) for row in rows.to_dict("records")]
         return figure_against_axis(frame, self.axes[0], name, (self.a.label, self.b.label), ax=ax, title=title)
+
+    @cached_property
+    def pictures(self) -> dict[str, bytes]:
+        """Every figure as the bytes of a PNG file."""
+        from simkv.comparison.page import picture_bytes
+
+        return {kind: picture_bytes(self, kind) for kind in self.plots}
 
     def to_markdown(self) -> str:
         """A summary for a pull request or a job's page."""
@@ -295,25 +309,23 @@ def compare_sweeps(
         and should not.
     """
     sweeps = [first.thing, second.thing]
-    every = [[str(axis) for axis in sweep.axes] for sweep in sweeps]
+    every = [_columns(sweep) for sweep in sweeps]
     shared = tuple(axis for axis in every[0] if axis in every[1])
     if not shared:
         message = f"vary {', '.join(every[0])} and {', '.join(every[1])}: no axis in common to join them on"
         raise ScenarioError("compare", [Problem("axes", message)])
     scenarios = [_scenario(sweep) for sweep in sweeps]
     default = default_labels((scenarios[0], scenarios[1]), (first.origin, second.origin))
-    labels = [given or made for given, made in zip(stated, default, strict=True)]
-    if labels[0] == labels[1]:
-        labels = [given or letter for given, letter in zip(stated, "ab", strict=True)]
+    labels = labelled(stated, default)
     problems = []
-    for label, sweep in zip(labels, sweeps, strict=True):
+    for label, sweep, axes in zip(labels, sweeps, every, strict=True):
         doubled = sweep.frame.duplicated(subset=list(shared)).sum()
         if doubled:
-            extra = ", ".join(str(axis) for axis in sweep.axes if axis not in shared) or "nothing else"
+            extra = ", ".join(axis for axis in axes if axis not in shared) or "nothing else"
             message = f"{label} has {doubled} points more than values of {', '.join(shared)} (it also varies {extra})"
             problems.append(Problem("axes", f"{message}: they cannot be told apart by the axes that both have"))
     sides = [
-        SimpleNamespace(label=label, frame=sweep.frame, axes=axes, scenario=scenario)
+        SimpleNamespace(label=label, frame=_hashed(sweep), axes=axes, scenario=scenario)
         for label, sweep, axes, scenario in zip(labels, sweeps, every, scenarios, strict=True)
     ]
     made = SweepComparison(sides[0], sides[1], shared, tolerance)
@@ -325,6 +337,23 @@ def compare_sweeps(
     if problems:
         raise ScenarioError("compare", problems)
     return made
+
+
+def _columns(sweep: Any) -> list[str]:
+    """Columns of the frame that are axes; one axis may be several keys, joined by commas."""
+    found: list[str] = []
+    for axis in sweep.axes:
+        found += [str(axis)] if axis in sweep.frame else str(axis).split(",")
+    return found
+
+
+def _hashed(sweep: Any) -> pd.DataFrame:
+    """The frame, with the hash of each point's requests where it is known."""
+    results = {result.index: result.workload_sha256 for result in getattr(sweep, "results", ())}
+    if not results:
+        return sweep.frame  # type: ignore[no-any-return]
+    hashes = [results.get(place, "") for place in range(len(sweep.frame))]
+    return sweep.frame.assign(workload_sha256=hashes)  # type: ignore[no-any-return]
 
 
 def _scenario(sweep: Any) -> dict[str, Any]:

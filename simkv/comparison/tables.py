@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from simkv.comparison.tolerance import Tolerance
 __all__ = ["event_table", "figure_row", "figure_table", "flat", "input_table", "plan_table", "pool_table"]
 
 ABSENT = "not stated"
+_FILES = ("workload.trace", "model.config", "draft.config")
 # Of the plan, what has one value; what is only told again in the summary is told there.
 _PLAN = (
     "engine",
@@ -119,11 +120,14 @@ def figure_table(a: Side, b: Side, tolerance: Tolerance, *, judged: bool) -> pd.
 
 # ------------------------------------------------------------------------------------------------- inputs
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys; a part that holds a dot is quoted, as in ``checks."requests.refused"``."""
+    """Nested tables as dotted keys; a part that holds a dot is quoted, as in ``checks."requests.refused"``.
+
+    An empty table states nothing.
+    """
     out: dict[str, Any] = {}
     for key, value in table.items():
         part = f'"{key}"' if "." in str(key) else str(key)
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             out |= flat(value, f"{prefix}{part}.")
         else:
             out[f"{prefix}{part}"] = value
@@ -133,26 +137,35 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def input_table(a: Side, b: Side) -> pd.DataFrame:
     """What differs in the resolved scenarios, and in what they were run with."""
     one, other = _inputs(a), _inputs(b)
+    for key in ("engine", "simkv"):
+        x, y = (side.provenance.get(key) for side in (a, b))
+        if x is not None and y is not None:
+            one[key], other[key] = x, y
     rows = [
         {"key": key, "a": one.get(key, ABSENT), "b": other.get(key, ABSENT)}
         for key in dict.fromkeys([*one, *other])
         if one.get(key, ABSENT) != other.get(key, ABSENT)
     ]
-    if a.workload_sha256 and a.workload_sha256 == b.workload_sha256:
-        # Two copies of one trace: where they lie is no difference.
-        rows = [row for row in rows if row["key"] != "workload.trace" or not _same_name(row["a"], row["b"])]
+    # Two copies of one file: where they lie is no difference.
+    same_requests = bool(a.workload_sha256) and a.workload_sha256 == b.workload_sha256
+    rows = [row for row in rows if not _is_copy(row["key"], row["a"], row["b"], same_requests=same_requests)]
     return _frame(rows, ("key", "a", "b"))
 
 
-def _same_name(a: Any, b: Any) -> bool:
-    return isinstance(a, str) and isinstance(b, str) and PurePath(a).name == PurePath(b).name
+def _is_copy(key: str, a: Any, b: Any, *, same_requests: bool) -> bool:
+    """Whether two paths are of files with one name and one content; a trace's content is known by its requests."""
+    if key not in _FILES or not (isinstance(a, str) and isinstance(b, str)) or Path(a).name != Path(b).name:
+        return False
+    if key == "workload.trace":
+        return same_requests
+    try:
+        return Path(a).read_bytes() == Path(b).read_bytes()
+    except (OSError, ValueError):
+        return False
 
 
 def _inputs(side: Side) -> dict[str, Any]:
     out = flat({key: value for key, value in side.scenario.items() if key not in ("description", "engine")})
-    for key in ("engine", "simkv"):
-        if side.provenance.get(key) is not None:
-            out[key] = side.provenance[key]
     if side.provenance.get("given_in_python"):
         out["given_in_python"] = list(side.provenance["given_in_python"])
     return out

@@ -13,7 +13,16 @@ from simkv.comparison.outcome import Comparison
 from simkv.comparison.sides import Side
 from simkv.wording import size
 
-__all__ = ["Grid", "failure_lines", "figure_grid", "overcommit_bars", "sections", "sweep_sections"]
+__all__ = [
+    "Grid",
+    "changed_grid",
+    "failure_lines",
+    "figure_grid",
+    "overcommit_bars",
+    "sections",
+    "sweep_sections",
+    "title_of",
+]
 
 # Of the plan, what is told even where it is the same on both sides.
 _ALWAYS = ("kv_bytes", "overcommit_bytes", "slack_bytes", "fits_slack")
@@ -57,6 +66,13 @@ class Grid:
     left: int = 1
     note: str = ""
     empty: str = ""
+
+
+def title_of(c: Comparison) -> str:
+    """What is compared, with the scenario's name where both have one and it is no label."""
+    names = {str(side.scenario.get("name", "")) for side in (c.a, c.b)}
+    name = f"{names.pop()}: " if len(names) == 1 else ""
+    return f"{name}{c.a.label} against {c.b.label}"
 
 
 def sections(comparison: Comparison) -> tuple[Grid, Grid, Grid, Grid]:
@@ -148,6 +164,16 @@ def figure_grid(c: Any, table: pd.DataFrame, title: str, keys: Sequence[str] = (
     if not getattr(c, "judged", True):
         note = "Nothing is called better or worse here: the two are not like for like (see the top)."
     return Grid(title, tuple(heads), tuple(rows), left=1 + len(keys), note=note, empty="none")
+
+
+def changed_grid(c: Comparison) -> Grid:
+    """The figures that differ; where only one side has any, that."""
+    silent = [side.label for side in (c.a, c.b) if not side.ran]
+    if silent:
+        return Grid(
+            "figures that differ", (), (), empty=f"nothing ran with {' or '.join(silent)}: there are no figures"
+        )
+    return figure_grid(c, c.changed, f"figures that differ: {len(c.changed)} of {len(c.table)}")
 
 
 def _verdict(c: Any, verdict: str) -> str:

@@ -104,9 +104,9 @@ def _memory(a: Side, b: Side) -> Iterator[str]:
     """Bytes beyond the budget, against the slack."""
     known = [side for side in (a, b) if side.plan["pools"]]
     overs = [side.plan["overcommit_bytes"] for side in known]
-    # The padding pages alone are no news where they are alike.
+    # Padding pages alone are no news.
     news = [over - side.plan["padding_bytes"] for over, side in zip(overs, known, strict=True)]
-    if not known or (not any(news) and len(set(overs)) == 1):
+    if not any(news):
         return
     if len(known) == 2 and overs[0] == overs[1]:
         yield f"Both {_allocates(known[0], plural=True)} the KV budget of {size(known[0].plan['kv_bytes'])}."
@@ -124,7 +124,7 @@ def _memory(a: Side, b: Side) -> Iterator[str]:
         yield "Whether that fits is not known, because no GPU is stated."
     elif all(side.fits_slack for side in slacks):
         lines = list(dict.fromkeys(size(side.plan["slack_bytes"]) for side in slacks))
-        both = "that fits" if len(slacks) == 1 else "both fit"
+        both = f"that of {slacks[0].label} fits" if len(slacks) == 1 else "both fit"
         yield f"What is beyond the budget has to fit the {' and '.join(lines)} outside mem_fraction_static: {both}."
     else:
         told = [
@@ -133,6 +133,7 @@ def _memory(a: Side, b: Side) -> Iterator[str]:
             for side in slacks
         ]
         yield f"What is beyond the budget has to fit what is outside mem_fraction_static: {', '.join(told)}."
+        yield "Its figures are those of a server that had the memory."
 
 
 def _allocates(side: Side, *, plural: bool = False) -> str:
@@ -182,8 +183,11 @@ def _happened(a: Side, b: Side) -> Iterator[str]:
             continue
         told = True
         verb = "request was" if x == 1 else "requests were"
-        text = f"{x:,} {verb} {done} with {a.label}, {y:,} with {b.label}"
-        yield f"{text}{_first(a, event)}{_first(b, event)}."
+        firsts = [(side.label, _first(side, event)) for side in (a, b)]
+        if firsts[0][1] == firsts[1][1]:
+            firsts = [("both", firsts[0][1])]
+        told_first = "".join(f"; first with {label} {first}" for label, first in firsts if first)
+        yield f"{x:,} {verb} {done} with {a.label}, {y:,} with {b.label}{told_first}."
     if not told:
         yield "No request was retracted, refused or aborted in either."
 
@@ -194,7 +198,7 @@ def _first(side: Side, event: str) -> str:
         return ""
     first = min(found, key=lambda cause: cause.first_s)
     where = f" in the {_POOLS[first.pool]}" if first.pool in _POOLS else ""
-    return f"; first with {side.label} at {first.first_s:,.1f} s{where}: {first.cause}"
+    return f"at {first.first_s:,.1f} s{where}: {first.cause}"
 
 
 def _speed(a: Side, b: Side) -> Iterator[str]:
@@ -223,7 +227,7 @@ def _limits(a: Side, b: Side) -> Iterator[str]:
     if x is None or y is None:
         return
     if x != y:
-        yield f"What limits {a.label} is {LIMITS.get(x, x)}; {b.label}, {LIMITS.get(y, y)}."
+        yield f"{_upper(a.label)} is limited by {LIMITS.get(x, x)}, {b.label} by {LIMITS.get(y, y)}."
         return
     share, other = a.summary.get(f"limit.{x}"), b.summary.get(f"limit.{x}")
     if x != "arrival" and share is not None and other is not None and share != other:

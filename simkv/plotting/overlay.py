@@ -307,7 +307,11 @@ def _overlaid(a: Traced, b: Traced, ax: Axes | None, title: str, body: Callable[
             axis.plot([], [], color=GREY, linestyle=(0, (1, 2)), label=f"{label}: nothing ran")
         return note
 
-    return framed(ax, title, _span(a, b), draw)
+    drawn = framed(ax, title, _span(a, b), draw)
+    if ax is None and not drawn.lines:
+        # A sentence needs no room for curves.
+        drawn.get_figure(root=True).set_size_inches(9.5, 1.8)  # type: ignore[union-attr]
+    return drawn
 
 
 def _span(*both: Traced) -> tuple[float, float]:
@@ -384,8 +388,9 @@ def figure_against_axis(
                 )
         axes.set_axisbelow(True)
         drawn = np.concatenate([np.asarray(one.get_ydata(), dtype=float) for one in axes.lines])
-        if not (drawn[np.isfinite(drawn)] < 0).any():
-            axes.set_ylim(bottom=0)
+        known = drawn[np.isfinite(drawn)]
+        if not (known < 0).any():
+            axes.set_ylim(0, 1.06 * max(float(known.max(initial=0.0)), 1e-9))
         more = len(lines) - SWEEP_LINES
         return f"{more} further lines are not drawn" if more > 0 else ""
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simkv.comparison.view import Grid, failure_lines, figure_grid, sections
+from simkv.comparison.view import Grid, changed_grid, failure_lines, figure_grid, sections, title_of
 from simkv.report.text import bullets, table
 
 __all__ = ["baseline_report", "comparison_report", "grid_table", "saved_report", "sweeps_report"]
@@ -28,13 +28,10 @@ def comparison_report(comparison: Any, paths: Sequence[str] = (), *, only_change
     """
     c = comparison
     inputs, plan, pools, events = sections(c)
-    rows = c.changed if only_changed else c.table
-    title = (
-        f"figures that differ: {len(c.changed)} of {len(c.table)}" if only_changed else f"all {len(c.table)} figures"
-    )
-    parts: list[RenderableType] = [_head(c)]
+    figures = changed_grid(c) if only_changed else figure_grid(c, c.table, f"all {len(c.table)} figures")
+    parts: list[RenderableType] = [_head(c, title_of(c))]
     parts += [grid_table(inputs), grid_table(plan), grid_table(pools), grid_table(events)]
-    parts += [grid_table(figure_grid(c, rows, title)), bullets("written", paths)]
+    parts += [grid_table(figures), bullets("written", paths)]
     return Group(*parts)
 
 
@@ -42,18 +39,18 @@ def sweeps_report(comparison: Any, paths: Sequence[str] = (), *, only_changed: b
     """Everything that two sweeps say about one another."""
     from simkv.comparison.view import sweep_sections
 
-    parts: list[RenderableType] = [_head(comparison)]
+    parts: list[RenderableType] = [_head(comparison, f"{comparison.a.label} against {comparison.b.label}")]
     parts += [grid_table(grid) for grid in sweep_sections(comparison, only_changed=only_changed)]
     parts.append(bullets("written", paths))
     return Group(*parts)
 
 
-def _head(c: Any) -> Text:
+def _head(c: Any, title: str) -> Text:
     """Warnings first, then the verdict and the sentences."""
     text = Text()
     for line in c.warnings:
         text.append(f"{line}\n", style="bold yellow")
-    text.append(f"{c.a.label} against {c.b.label}\n", style="bold")
+    text.append(f"{title}\n", style="bold")
     text.append(f"{c.verdict}\n", style="bold red" if c.failures else "bold")
     for line in failure_lines(c.failures):
         text.append(f"- {line}\n", style="red")
@@ -68,6 +65,9 @@ def grid_table(grid: Grid) -> RenderableType:
     if not grid.rows:
         return Text(f"{grid.title}: {grid.empty}\n") if grid.empty else Text("")
     made: Table = table(grid.title, grid.heads, grid.rows, left=grid.left)
+    for column in made.columns:
+        # Dotted names are to be found with a search, and read at a glance.
+        column.no_wrap = column.header in ("figure", "key")
     if not grid.note:
         return made
     return Group(made, Text(f"{grid.note}\n", style="dim"))
