@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from joblib.externals.loky import get_reusable_executor
 
 import simkv
-from simkv.points import Point, run_points
+from simkv.studies.points import Point, run_points
 
 
 def points(count: int) -> list[Point]:

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from simkv.comparison import Comparison, compare
     from simkv.engines.base import Plan
     from simkv.engines.explanation import Explanation
-    from simkv.launch import Launch, import_launch
-    from simkv.measured import LogComparison, compare_log
+    from simkv.imports.launch import Launch, import_launch
+    from simkv.imports.measured import LogComparison, compare_log
+    from simkv.imports.serverlog import ServerLog, read_server_log
     from simkv.replayer import Replay, replay
     from simkv.results import Run, load_run, simulate
     from simkv.scenario import Scenario, builtin_names, load, plan, schema
-    from simkv.serverlog import ServerLog, read_server_log
     from simkv.studies.capacity import Capacity, capacity
     from simkv.studies.explain import explain
-    from simkv.sweeps import Sweep, load_sweep, sweep
+    from simkv.studies.sweeps import Sweep, load_sweep, sweep
     from simkv.workload.request import Workload
     from simkv.workload.traces import read_trace, write_trace
 
@@ -37,33 +37,33 @@ _PUBLIC = {
     "BaselineCheck": "simkv.baseline",
     "Comparison": "simkv.comparison",
     "Geometry": "simkv.arch",
-    "Launch": "simkv.launch",
-    "LogComparison": "simkv.measured",
+    "Launch": "simkv.imports.launch",
+    "LogComparison": "simkv.imports.measured",
     "Plan": "simkv.engines.base",
     "Replay": "simkv.replayer",
     "Run": "simkv.results",
     "Scenario": "simkv.scenario",
-    "Sweep": "simkv.sweeps",
+    "Sweep": "simkv.studies.sweeps",
     "Workload": "simkv.workload.request",
     "builtin_names": "simkv.scenario",
     "capacity": "simkv.studies.capacity",
     "explain": "simkv.studies.explain",
-    "ServerLog": "simkv.serverlog",
-    "compare_log": "simkv.measured",
-    "import_launch": "simkv.launch",
+    "ServerLog": "simkv.imports.serverlog",
+    "compare_log": "simkv.imports.measured",
+    "import_launch": "simkv.imports.launch",
     "check_baseline": "simkv.baseline",
     "compare": "simkv.comparison",
     "load": "simkv.scenario",
     "load_run": "simkv.results",
-    "load_sweep": "simkv.sweeps",
+    "load_sweep": "simkv.studies.sweeps",
     "plan": "simkv.scenario",
-    "read_server_log": "simkv.serverlog",
+    "read_server_log": "simkv.imports.serverlog",
     "read_trace": "simkv.workload.traces",
     "replay": "simkv.replayer",
     "save_baseline": "simkv.baseline",
     "schema": "simkv.scenario",
     "simulate": "simkv.results",
-    "sweep": "simkv.sweeps",
+    "sweep": "simkv.studies.sweeps",
     "write_trace": "simkv.workload.traces",
 }
 

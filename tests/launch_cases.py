@@ -13,7 +13,7 @@ from simkv import catalogue
 from simkv.engines.sglang.backends import PLATFORMS
 from simkv.errors import UserError
 from simkv.hardware import GPUS
-from simkv.launch import import_launch
+from simkv.imports.launch import import_launch
 
 EAGLE3, CHAIN = "--speculative-algorithm EAGLE3", "--speculative-num-steps 3 --speculative-eagle-topk 1 "
 CHAIN += "--speculative-num-draft-tokens 4"

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from simkv.cli.frame import Force, Integer, Json, Overrides, app, dump, emit, load_scenario
 
 if TYPE_CHECKING:
-    from simkv.launch import Launch
-    from simkv.serverlog import Fit, ServerLog
+    from simkv.imports.launch import Launch
+    from simkv.imports.serverlog import Fit, ServerLog
 
 __all__ = ["import_launch", "import_log"]
 
@@ -71,7 +71,7 @@ def import_launch(
     force : bool
         Replace an existing file.
     """
-    from simkv import launch as reading
+    from simkv.imports import launch as reading
     from simkv.report import console, launch_report
 
     text = sys.stdin.read() if command == "-" else command
@@ -166,10 +166,10 @@ def import_log(
         Replace an earlier comparison.
     """
     from simkv.errors import Problem, ScenarioError
-    from simkv.measured import compare_log, rounding_allowed
+    from simkv.imports.measured import compare_log, rounding_allowed
+    from simkv.imports.serverlog import read_server_log
     from simkv.report import log_report
     from simkv.results import load_run
-    from simkv.serverlog import read_server_log
 
     if scenario is not None and run is not None:
         raise ScenarioError("import-log", [Problem("--run", "is given beside --scenario; keep one of the two")])

@@ -96,7 +96,7 @@ def show(directory: Path, /, *, as_json: Json = False) -> int:
 
     if (directory / "sweep.json").is_file():
         from simkv.cli.sweep import print_sweep
-        from simkv.sweeps import load_sweep
+        from simkv.studies.sweeps import load_sweep
 
         return print_sweep(load_sweep(directory), directory, as_json=as_json)
     result = load_run(directory)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simkv.scenario import Scenario
-    from simkv.sweeps import Sweep
+    from simkv.studies.sweeps import Sweep
 
 __all__ = ["print_sweep", "sweep"]
 
@@ -75,7 +75,7 @@ def sweep(
         Go on with a sweep directory that was interrupted.
     """
     from simkv.axes import parse_axes
-    from simkv.sweeps import sweep as run_sweep
+    from simkv.studies.sweeps import sweep as run_sweep
 
     base = load_scenario(scenario, overrides)
     table = parse_axes(axes) if axes else None

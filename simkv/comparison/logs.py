@@ -12,7 +12,7 @@ from simkv.comparison.opening import Opened
 from simkv.comparison.page import picture_bytes, picture_uri, template
 from simkv.comparison.view import Grid
 from simkv.errors import InfeasibleError
-from simkv.measured import LogComparison, compare_log
+from simkv.imports.measured import LogComparison, compare_log
 from simkv.plotting.measured import OVERLAYS
 from simkv.results import simulate
 from simkv.wording import value_text

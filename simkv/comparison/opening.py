@@ -93,7 +93,7 @@ def opened(thing: Any, overrides: Sequence[str] = ()) -> Opened:
     origin = path.resolve().name
     if kind == "sweep directory":
         # Its module is heavy, and most comparisons are of runs.
-        from simkv.sweeps import load_sweep
+        from simkv.studies.sweeps import load_sweep
 
         return Opened("sweep", load_sweep(path), origin)
     return Opened("run", load_run(path), origin)

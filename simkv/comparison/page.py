@@ -21,7 +21,17 @@ from simkv.comparison.view import (
     title_of,
 )
 
-__all__ = ["fragment", "html", "html_page", "markdown", "picture_bytes", "sweeps_html", "sweeps_markdown"]
+__all__ = [
+    "fragment",
+    "html",
+    "html_page",
+    "markdown",
+    "picture_bytes",
+    "picture_uri",
+    "sweeps_html",
+    "sweeps_markdown",
+    "template",
+]
 
 _ALT = {
     "utilization": "usage of the pools over time",
@@ -52,15 +62,16 @@ def html_page(title: str, comparisons: Mapping[str, Any], *, lead: Sequence[str]
         Sentences above the first.
     """
     parts = [{**_view(one), "head": head} for head, one in comparisons.items()]
-    return str(_template("page.html.j2").render(title=title, lead=lead, parts=parts))
+    return str(template("page.html.j2").render(title=title, lead=lead, parts=parts))
 
 
 def fragment(comparison: Comparison) -> str:
     """Verdict, sentences and changed figures, for a notebook."""
-    return str(_template("fragment.html.j2").render(part=_view(comparison, pictures=False)))
+    return str(template("fragment.html.j2").render(part=_view(comparison, pictures=False)))
 
 
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
+    """A page to be filled."""
     environment = Environment(
         loader=PackageLoader("simkv.comparison"),
         autoescape=True,
@@ -95,10 +106,11 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
 
 
 def _picture(c: Comparison, kind: str) -> dict[str, str]:
-    return {"uri": _uri(c.pictures[kind]), "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
+    return {"uri": picture_uri(c.pictures[kind]), "alt": f"{_ALT[kind]}: {c.a.label} solid, {c.b.label} dashed"}
 
 
-def _uri(data: bytes) -> str:
+def picture_uri(data: bytes) -> str:
+    """A PNG file as an address that holds all of it."""
     return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
 
 
@@ -180,7 +192,7 @@ def sweeps_html(comparison: Any) -> str:
     pictures = []
     for kind in c.plots:
         alt = f"{kind} against {c.axes[0]}: {c.a.label} solid, {c.b.label} dashed"
-        pictures.append({"uri": _uri(c.pictures[kind]), "alt": alt})
+        pictures.append({"uri": picture_uri(c.pictures[kind]), "alt": alt})
     inputs, points, changed = sweep_sections(c)
     whole = sweep_sections(c, only_changed=False)[-1]
     part = {
@@ -197,7 +209,7 @@ def sweeps_html(comparison: Any) -> str:
         "all": whole,
         "pictures": pictures,
     }
-    return str(_template("sweeps.html.j2").render(title=f"{c.a.label} against {c.b.label}", part=part))
+    return str(template("sweeps.html.j2").render(title=f"{c.a.label} against {c.b.label}", part=part))
 
 
 def sweeps_markdown(comparison: Any) -> str:

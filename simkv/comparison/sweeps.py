@@ -16,7 +16,7 @@ from simkv.comparison.opening import Opened
 from simkv.comparison.tables import ABSENT, FIGURE_COLUMNS, figure_row, flat
 from simkv.comparison.tolerance import Tolerance
 from simkv.errors import Problem, ScenarioError, nearest
-from simkv.points import FAILED
+from simkv.studies.points import FAILED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

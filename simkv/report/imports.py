@@ -105,7 +105,7 @@ def _events(log: Any) -> Text:
 
 
 def log_comparison_report(comparison: Any) -> list[RenderableType]:
-    """Sizes and curves of a :class:`simkv.measured.LogComparison`."""
+    """Sizes and curves of a :class:`simkv.imports.measured.LogComparison`."""
     parts: list[RenderableType] = []
     if len(comparison.plan_table):
         rows = [

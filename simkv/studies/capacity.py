@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.errors import InfeasibleError, Problem, ScenarioError, UserError
-from simkv.points import Point, PointResult, run_points
 from simkv.results import Run, simulate
 from simkv.scenario import Scenario, load
 from simkv.studies.answer import Capacity, words
@@ -24,6 +23,7 @@ from simkv.studies.knobs import (
     spread_of,
     stated_value,
 )
+from simkv.studies.points import Point, PointResult, run_points
 from simkv.studies.search import Asked, Interval, Number, common, intervals, search
 from simkv.wording import value_text
 

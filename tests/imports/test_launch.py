@@ -21,7 +21,7 @@ from simkv.engines.sglang.command import read_command
 from simkv.engines.sglang.flags import engine_flags, read_flags
 from simkv.errors import ScenarioError, UserError
 from simkv.hardware import GPUS
-from simkv.launch import import_launch
+from simkv.imports.launch import import_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "oracle"

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 import simkv
 from simkv.cli import main
 from simkv.errors import ScenarioError
-from simkv.measured import compare_log, rounding_allowed
+from simkv.imports.measured import compare_log, rounding_allowed
+from simkv.imports.serverlog import ServerLog, read_server_log
 from simkv.plotting.measured import OVERLAYS, overlay
 from simkv.results import Run
-from simkv.serverlog import ServerLog, read_server_log
 
 BASE = simkv.load("gpt-oss-120b-eagle3").override("workload.num_requests=150")
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import simkv
 from simkv.cli import main
 from simkv.errors import ScenarioError
-from simkv.launch import import_launch
-from simkv.logfit import geometric_alpha, intervals, linear_steptime
+from simkv.imports.launch import import_launch
+from simkv.imports.logfit import geometric_alpha, intervals, linear_steptime
+from simkv.imports.serverlog import ServerLog, is_server_log, read_server_log
 from simkv.results import Run
-from simkv.serverlog import ServerLog, is_server_log, read_server_log
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "oracle"
 

@@ -20,9 +20,10 @@ import pytest
 from tiny import EAGLE, scenario, workload
 
 import simkv
-from simkv import points as runner
 from simkv.errors import ScenarioError
-from simkv.points import Point, PointResult, run_points
+from simkv.studies import cluster as on_a_cluster
+from simkv.studies import parcel, processes
+from simkv.studies.points import Point, PointResult, run_points
 from simkv.workload.request import Workload
 
 # Workers cannot import a test's module: its classes travel whole.
@@ -127,8 +128,8 @@ def test_the_interrupt_key_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> No
         os.kill(os.getpid(), signal.SIGINT)
         return simulate(*_, **__)
 
-    simulate = runner.simulate
-    monkeypatch.setattr(runner, "simulate", stopped)
+    simulate = parcel.simulate
+    monkeypatch.setattr(parcel, "simulate", stopped)
     with pytest.raises(KeyboardInterrupt):
         list(run_points(scenario(workload=CLOSED), changes("seed", [1, 2])))
 
@@ -224,7 +225,7 @@ def test_seeds_of_a_generator_have_requests_of_their_own() -> None:
 
 
 def test_only_so_many_workloads_are_kept() -> None:
-    shelf: runner._Shelf[int] = runner._Shelf(2)
+    shelf: parcel.Shelf[int] = parcel.Shelf(2)
     made: list[int] = []
 
     def get(key: int) -> int:
@@ -251,10 +252,10 @@ def arrived(values: dict[str, Any], path: str) -> Workload:
 
 def shelves(_: Any) -> tuple[int, int]:
     """A process of joblib's, and how many workloads it read or generated."""
-    from simkv.points import _WORKLOADS
+    from simkv.studies.parcel import WORKLOADS
 
     time.sleep(0.05)
-    return os.getpid(), _WORKLOADS.made
+    return os.getpid(), WORKLOADS.made
 
 
 def test_processes_find_the_same_and_get_what_is_shared_once(
@@ -272,15 +273,15 @@ def test_processes_find_the_same_and_get_what_is_shared_once(
     # In the same processes, from another folder.
     monkeypatch.chdir(tmp_path)
     traced = traced.set(workload__trace="t.jsonl")
-    before = dict(runner._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
+    before = dict(processes._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
     assert gathered(traced, points, n_jobs=2) == gathered(traced, points)
-    after = dict(runner._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
+    after = dict(processes._streamed(shelves, range(6), 2))  # type: ignore[arg-type]
     read = [made - before.get(pid, 0) for pid, made in after.items()]
     assert max(read) == 1
 
 
 def test_a_process_that_dies_costs_its_own_point_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "RETRIES", 1)
+    monkeypatch.setattr(processes, "RETRIES", 1)
     points = changes("workload.input_tokens", [11, 13, 12])
     found = gathered(scenario(workload=CLOSED), points, steptime=Steps(kills=13), n_jobs=2)
     assert [result.state for result in found] == ["ok", "error", "ok"]
@@ -293,7 +294,7 @@ def test_a_process_that_dies_costs_its_own_point_alone(monkeypatch: pytest.Monke
 def test_dask_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ScenarioError, match="'locl' is not local or the address"):
         list(run_points(scenario(), [Point(0)], dask="locl"))
-    monkeypatch.setattr(runner, "DASK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(on_a_cluster, "DASK_TIMEOUT_S", 0.3)
     with pytest.raises(ScenarioError, match=r"'tcp://127.0.0.1:9' cannot be reached within 0.3 s"):
         list(run_points(scenario(), [Point(0)], dask="tcp://127.0.0.1:9"))
     monkeypatch.setitem(sys.modules, "distributed", None)
@@ -336,7 +337,7 @@ def test_a_dask_cluster_finds_the_same_and_a_lost_worker_loses_nothing(
     here = gathered(traced, points)
     # The trace goes along: the workers' machine need not have it.
     (tmp_path / "t.jsonl").rename(tmp_path / "elsewhere.jsonl")
-    runner._WORKLOADS.get(  # as if the client had read it, where it still is
+    parcel.WORKLOADS.get(  # as if the client had read it, where it still is
         (traced.requests_key, None), traced.set(workload__trace=str(tmp_path / "elsewhere.jsonl")).requests
     )
     assert gathered(traced, points, dask=address) == here
@@ -351,8 +352,8 @@ def test_a_dask_cluster_finds_the_same_and_a_lost_worker_loses_nothing(
     assert sorted(found, key=lambda one: one.index) == gathered(base, points, steptime=Steps())
 
     # The last one goes too, and nobody waits for ever.
-    monkeypatch.setattr(runner, "DASK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(runner, "DASK_PATIENCE", 2)
+    monkeypatch.setattr(on_a_cluster, "DASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(on_a_cluster, "DASK_PATIENCE", 2)
     with pytest.raises(ScenarioError, match=r"no worker is left, and none came in 0.4 s"):
         for _ in run_points(base, points, dask=address, steptime=Steps(pause=0.03)):
             workers[1].kill()

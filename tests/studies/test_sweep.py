@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from tiny import TINY, scenario, workload
 
 import simkv
-from simkv import plotting, sweeps
+from simkv import plotting
 from simkv.axes import Axis, grid, parse_axes, read_axes
 from simkv.errors import ScenarioError
-from simkv.points import PointResult
-from simkv.sweepdir import read_points
+from simkv.studies import sweeps
+from simkv.studies.points import PointResult
+from simkv.studies.sweepdir import read_points
 
 CLOSED = {"kind": "closed", "concurrency": 1, "num_requests": 1, "input_tokens": 10, "output_tokens": 5}
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from simkv.engines.sglang.command import Command, read_command
-from simkv.launchreading import LaunchReading
-from simkv.launchsheet import LaunchFlag
+from simkv.imports.launchreading import LaunchReading
+from simkv.imports.launchsheet import LaunchFlag
+from simkv.imports.scenariofile import scenario_toml
 from simkv.overrides import parse_assignments
 from simkv.scenario import Scenario
-from simkv.scenariofile import scenario_toml
 
 __all__ = ["Launch", "LaunchFlag", "import_launch"]
 

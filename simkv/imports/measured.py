@@ -16,8 +16,8 @@ import pandas as pd
 
 from simkv.engines.base import Plan
 from simkv.errors import Problem, ScenarioError, nearest
+from simkv.imports.serverlog import ServerLog, read_server_log
 from simkv.results import Run
-from simkv.serverlog import ServerLog, read_server_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

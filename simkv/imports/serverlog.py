@@ -17,9 +17,9 @@ import pandas as pd
 
 from simkv.engines.sglang.flags import engine_flags
 from simkv.errors import Problem, ScenarioError
-from simkv.launch import Launch, import_launch
-from simkv.logfit import Fit, accept_width, geometric_alpha, intervals, linear_steptime, mean_accept_length
-from simkv.loglines import (
+from simkv.imports.launch import Launch, import_launch
+from simkv.imports.logfit import Fit, accept_width, geometric_alpha, intervals, linear_steptime, mean_accept_length
+from simkv.imports.loglines import (
     ANSI,
     BATCH,
     EVENTS,

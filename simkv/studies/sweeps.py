@@ -23,10 +23,10 @@ import pandas as pd
 from simkv.axes import Axis, grid, read_axes
 from simkv.errors import Problem, ScenarioError, UserError, nearest
 from simkv.overrides import split_key
-from simkv.points import FAILED, Point, PointResult, StudyProgress, check_given, run_points
 from simkv.results import versions
 from simkv.scenario import Scenario, load
-from simkv.sweepdir import TABLE, SweepDirectory, read_head, read_points
+from simkv.studies.points import FAILED, Point, PointResult, StudyProgress, check_given, run_points
+from simkv.studies.sweepdir import TABLE, SweepDirectory, read_head, read_points
 from simkv.workload.request import Workload
 
 if TYPE_CHECKING:

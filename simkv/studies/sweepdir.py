@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from simkv.errors import Problem, ScenarioError
-from simkv.points import Point, PointResult
+from simkv.studies.points import Point, PointResult
 
 __all__ = ["POINTS", "TABLE", "SweepDirectory", "read_head", "read_points"]
 

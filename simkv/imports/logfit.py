@@ -99,7 +99,7 @@ def intervals(decode: pd.DataFrame, prefill: pd.DataFrame, steps: int) -> pd.Dat
     Parameters
     ----------
     decode, prefill : DataFrame
-        Of a :class:`simkv.serverlog.ServerLog`.
+        Of a :class:`simkv.imports.serverlog.ServerLog`.
     steps : int
         Decode steps between two lines.
 

@@ -29,7 +29,7 @@ from simkv.engines.sglang.settings import DTYPE_BYTES
 from simkv.errors import ModelError, Problem, ScenarioError, UserError, nearest
 from simkv.hardware import GPUS
 from simkv.hardware import gpu as gpu_named
-from simkv.launchsheet import LaunchFlag, LaunchSheet
+from simkv.imports.launchsheet import LaunchFlag, LaunchSheet
 from simkv.scenario import Scenario, builtin_names, load
 
 __all__ = ["LaunchReading"]

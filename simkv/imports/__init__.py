@@ -1,0 +1,1 @@
+"""What a real server was told and what it wrote: launch commands and logs."""
