@@ -183,7 +183,9 @@ class Comparison:
             raise ScenarioError(
                 "plot", [Problem("kind", f"{kind!r} is not one of {', '.join(PLOTS)}{nearest(str(kind), PLOTS)}")]
             )
-        first, second = (overlay.Traced(side.label, side.timeline, side.plan, side.events) for side in (self.a, self.b))
+        first, second = (
+            overlay.Traced(side.label, side.timeline, side.plan, side.events, side.peaks) for side in (self.a, self.b)
+        )
         return overlay.KINDS[kind](first, second, ax=ax, title=title)
 
     @cached_property
