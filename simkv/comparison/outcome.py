@@ -209,8 +209,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         from simkv.comparison.page import fragment
+        from simkv.comparison.view import changed_grid, sections
 
-        return fragment(self)
+        inputs, _, _, events = sections(self)
+        return fragment(self, [inputs, events, changed_grid(self)])
 
     def __repr__(self) -> str:
         return f"Comparison({self.a.label!r}, {self.b.label!r}: {self.verdict})"
