@@ -28,6 +28,7 @@ from simkv.comparison.tables import ABSENT, flat
 from simkv.comparison.tolerance import Tolerance, tolerance_of
 from simkv.errors import Problem, ScenarioError, UserError, nearest
 from simkv.outputs import write_file
+from simkv.plotting.style import OOM_COLUMNS
 from simkv.results import Check
 from simkv.scenario import Scenario, builtin_names, load
 from simkv.simulation import Progress
@@ -458,14 +459,17 @@ def _command(folder: Path, entry: Mapping[str, Any]) -> str:
 
 def _side(entry: Mapping[str, Any]) -> Side:
     """What was saved, as a side."""
+    causes = tuple(Cause(**cause) for cause in entry["causes"])
+    timeline = _timeline(entry["curve"])
     return Side(
         label="baseline",
         scenario=dict(entry["scenario"]),
         plan=dict(entry["plan"]),
         summary=dict(entry["summary"]),
         checks=tuple(Check(**check) for check in entry["checks"]),
-        timeline=_timeline(entry["curve"]),
-        causes=tuple(Cause(**cause) for cause in entry["causes"]),
+        timeline=timeline,
+        events=_events(timeline, causes),
+        causes=causes,
         provenance=dict(entry["provenance"]),
         fault=entry["fault"],
         refusal=entry["refusal"],
@@ -477,18 +481,45 @@ def _timeline(curve: Mapping[str, Sequence[float]]) -> pd.DataFrame:
     return pd.DataFrame({name: np.asarray(values, dtype=float) for name, values in curve.items()})
 
 
+def _events(timeline: pd.DataFrame, causes: Sequence[Cause]) -> pd.DataFrame:
+    """Events out of the counts of a curve, where all of a kind were in one pool; of others only the counts are known."""
+    parts = []
+    for event, column in OOM_COLUMNS.items():
+        known = [cause for cause in causes if cause.event == event]
+        if column in timeline and len({cause.pool for cause in known}) == 1:
+            times = np.repeat(timeline["time_s"], timeline[column].astype(int))
+            parts.append(
+                pd.DataFrame({"time_s": times, "event": event, "pool": known[0].pool, "cause": known[0].cause})
+            )
+    made = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["time_s", "event", "pool", "cause"])
+    return made.assign(request_id="-", tokens=0)
+
+
 def _plan_drift(before: Side, now: Side) -> Iterable[str]:
     """Sizes of the plan that changed and are no figure of the summary, and how the run ended."""
     comparison = Comparison(before, now, Tolerance())
     for row in comparison.plan[comparison.plan["changed"]].to_dict("records"):
         if row["figure"] not in now.summary and row["figure"] not in before.summary and row["figure"] != "engine":
-            yield f"plan: {row['figure']} was {row['a']}, is {row['b']}"
+            yield f"plan: {row['figure']} was {_value(row['a'])}, is {_value(row['b'])}"
     for row in comparison.pools.to_dict("records"):
-        for key in ("tokens", "bytes", "budgeted_bytes", "mapping", "layers"):
-            if row[f"{key}_a"] != row[f"{key}_b"]:
-                yield f"plan: {row['worker']} {row['pool']} {key} was {row[f'{key}_a']}, is {row[f'{key}_b']}"
+        name = f"plan: {row['worker']} {row['pool']}"
+        there = [row[f"layers_{side}"] is not None for side in "ab"]
+        parts = [
+            f"{key} was {_value(row[f'{key}_a'])}, is {_value(row[f'{key}_b'])}"
+            for key in ("layers", "tokens", "bytes", "budgeted_bytes", "mapping")
+            if row[f"{key}_a"] != row[f"{key}_b"]
+        ]
+        if there[0] != there[1]:
+            yield f"{name} is {'new' if there[1] else 'gone'}"
+        elif parts:
+            yield f"{name}: {'; '.join(parts)}"
     endings = [side.fault["fault"] if side.fault else None for side in (before, now)]
     if endings[0] is not None and endings[0] != endings[1]:
         yield f"the engine broke ({endings[0]}) and now {'breaks: ' + endings[1] if endings[1] else 'does not'}"
     if before.refusal is not None and now.refusal is None:
         yield "the engine would not start, and now does"
+
+
+def _value(value: Any) -> str:
+    """A figure of a plan as a person would write it, to the last digit."""
+    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

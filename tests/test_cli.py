@@ -56,6 +56,7 @@ COMMANDS = [
     ["schema"],
     ["trace"],
 ]
+COMMANDS += [["compare"], ["baseline"], ["baseline", "save"], ["baseline", "check"]]
 COMMANDS += [["trace", name] for name in ("describe", "convert", "generate")]
 ESCAPE = re.compile(r"\x1b\[")
 

@@ -183,7 +183,9 @@ class Comparison:
             raise ScenarioError(
                 "plot", [Problem("kind", f"{kind!r} is not one of {', '.join(PLOTS)}{nearest(str(kind), PLOTS)}")]
             )
-        first, second = (overlay.Traced(side.label, side.timeline, side.plan, side.events) for side in (self.a, self.b))
+        first, second = (
+            overlay.Traced(side.label, side.timeline, side.plan, side.events, side.peaks) for side in (self.a, self.b)
+        )
         return overlay.KINDS[kind](first, second, ax=ax, title=title)
 
     @cached_property
@@ -207,8 +209,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         from simkv.comparison.page import fragment
+        from simkv.comparison.view import changed_grid, sections
 
-        return fragment(self)
+        inputs, _, _, events = sections(self)
+        return fragment(self, [inputs, events, changed_grid(self)])
 
     def __repr__(self) -> str:
         return f"Comparison({self.a.label!r}, {self.b.label!r}: {self.verdict})"

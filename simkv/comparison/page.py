@@ -65,9 +65,7 @@ def html_page(title: str, comparisons: Mapping[str, Any], *, lead: Sequence[str]
     return str(template("page.html.j2").render(title=title, lead=lead, parts=parts))
 
 
-def fragment(comparison: Comparison) -> str:
-    """Verdict, sentences and changed figures, for a notebook."""
-    return str(template("fragment.html.j2").render(part=_view(comparison, pictures=False)))
+__all__ = []
 
 
 def template(name: str) -> Any:
@@ -82,7 +80,7 @@ def template(name: str) -> Any:
     return environment.get_template(name)
 
 
-def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
+def _view(c: Comparison) -> dict[str, Any]:
     """What the templates are filled with."""
     inputs, plan, pools, events = sections(c)
     return {
@@ -98,7 +96,7 @@ def _view(c: Comparison, *, pictures: bool = True) -> dict[str, Any]:
         "bars": overcommit_bars(c),
         "pools": pools,
         "events": events,
-        "pictures": [_picture(c, kind) for kind in c.plots] if pictures else [],
+        "pictures": [_picture(c, kind) for kind in c.plots],
         "changed": changed_grid(c),
         "all": figure_grid(c, c.table, f"all {len(c.table)} figures"),
         "provenance": _provenance(c),

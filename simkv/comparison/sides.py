@@ -108,6 +108,12 @@ class Side:
         return self.ran and self.fits_slack is not False
 
     @property
+    def peaks(self) -> dict[str, float]:
+        """Largest values of columns of the timeline, as far as the summary has them."""
+        named = {name.removesuffix(".peak"): value for name, value in self.summary.items() if name.endswith(".peak")}
+        return {name: value for name, value in named.items() if isinstance(value, (int, float))}
+
+    @property
     def workload_sha256(self) -> str:
         """Hash of the requests."""
         return str(self.provenance.get("workload_sha256", ""))

@@ -272,6 +272,12 @@ class SweepComparison:
 
         return sweeps_html(self)
 
+    def _repr_html_(self) -> str:
+        from simkv.comparison.page import fragment
+        from simkv.comparison.view import sweep_sections
+
+        return fragment(self, sweep_sections(self))
+
     def __repr__(self) -> str:
         return f"SweepComparison({self.a.label!r}, {self.b.label!r}: {self.verdict})"
 

@@ -68,6 +68,10 @@ class Grid:
     empty: str = ""
 
 
+def _signed(count: int) -> str:
+    return f"{count:+,}" if count else "0"
+
+
 def title_of(c: Comparison) -> str:
     """What is compared, with the scenario's name where both have one and it is no label."""
     names = {str(side.scenario.get("name", "")) for side in (c.a, c.b)}
@@ -141,7 +145,7 @@ def _events(c: Comparison) -> Grid:
     for row in c.events.to_dict("records"):
         firsts = [figure_text("time_s", row[f"first_s_{side}"]) for side in "ab"]
         counts = [f"{row[side]:,}" for side in "ab"]
-        rows.append((row["event"], row["pool"], row["cause"], *counts, f"{row['change']:+,}", *firsts))
+        rows.append((row["event"], row["pool"], row["cause"], *counts, _signed(row["change"]), *firsts))
     heads = ("event", "pool", "cause", c.a.label, c.b.label, "change", f"first, {c.a.label}", f"first, {c.b.label}")
     empty = "no retraction, no abort, no refusal, no fault in either"
     return Grid("what happened, by pool and cause", heads, tuple(rows), left=3, empty=empty)

@@ -33,12 +33,21 @@ _NOTHING = pd.DataFrame({"time_s": []})
 
 
 class Traced(NamedTuple):
-    """One of the two: its label, its timeline, its plan, and its events where there are any."""
+    """One of the two: its label, its timeline, its plan, and its events where there are any.
+
+    ``peaks`` are the largest values of columns, where the timeline is of means and does not know them.
+    """
 
     label: str
     timeline: pd.DataFrame
     plan: Plan
     events: pd.DataFrame | None = None
+    peaks: Mapping[str, float] | None = None
+
+    def peak(self, column: str) -> float:
+        """Largest value of a column."""
+        values = column_of(self.timeline, column)
+        return float((self.peaks or {}).get(column, 0.0 if values is None else top_of(values)))
 
 
 class _Side(NamedTuple):
@@ -95,7 +104,8 @@ def utilization(a: Traced, b: Traced, ax: Axes | None = None, title: str | None 
         for side in sides:
             for pool, usage in pool_usage(side.traced.timeline).items():
                 top = max(top, top_of(usage))
-                side.line(axis, usage, POOL_COLORS[pool], f"{pool} (peak {top_of(usage):.3g} %)")
+                peak = 100 * side.traced.peak(f"{pool}_token_usage")
+                side.line(axis, usage, POOL_COLORS[pool], f"{pool} (peak {peak:.3g} %)")
         axis.axhline(100, color=INK, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1.5)
         axis.set_ylim(0, top * 1.06)
         return _sampled(sides)
@@ -126,7 +136,7 @@ def concurrency(a: Traced, b: Traced, ax: Axes | None = None, title: str | None 
             for name, column, color in (("queued", "num_queue_reqs", QUEUED), ("running", "num_running_reqs", INK)):
                 values = column_of(side.traced.timeline, column)
                 if values is not None:
-                    side.line(axis, values, color, f"{name} (peak {top_of(values):,.0f})")
+                    side.line(axis, values, color, f"{name} (peak {side.traced.peak(column):,.0f})")
         count_axis(axis, integer=True)
         limits = list(dict.fromkeys(_limit(side.traced.plan) for side in sides))
         return f"{_sampled(sides)}; max_running_requests {' and '.join(limits)}"

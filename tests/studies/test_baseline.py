@@ -154,6 +154,23 @@ def test_a_drift(call: Any, here: Path) -> None:
     assert table[["scenario", "figure", "a", "b"]].values.tolist() == [["tiny", "tokens.input", saved + 1, saved]]
 
 
+def test_a_drift_is_drawn_without_the_version_that_saved_it(here: Path) -> None:
+    base = simkv.load("retraction-storm").override("workload.num_requests=300", "checks={}")
+    run = simkv.simulate(base)
+    save_baseline("gold", [base])
+    path = here / "gold" / "retraction-storm.json"
+    edited(path, tokens__input=1)
+    [found] = check_baseline("gold").comparisons.values()
+    retracted = int(run.summary["requests.retractions"])
+    drawn = {str(line.get_label()).replace("\n  ", " "): line for line in found.plot("oom").lines}
+    old, new = (drawn[f"{label}: retraction, full ({retracted})"] for label in ("baseline", "now"))
+    assert old.get_ydata()[-1] == new.get_ydata()[-1] == retracted > 0
+    # What the means of a curve do not know is known all the same.
+    peak = f"{100 * run.summary['full_token_usage.peak']:.3g}"
+    labels = [line.get_label() for line in found.plot("utilization").lines]
+    assert labels[:2] == [f"baseline: full (peak {peak} %)", f"now: full (peak {peak} %)"]
+
+
 def test_the_smallest_drift_of_a_float(here: Path) -> None:
     save_baseline("gold", ["s.toml"])
     path = here / "gold" / "tiny.json"
@@ -196,7 +213,7 @@ def test_a_plan_that_changed_is_a_drift(here: Path) -> None:
     path.write_text(json.dumps(data))
     [found] = check_baseline("gold", rtol=1.0).comparisons.values()
     assert len(found.failures) == 1
-    assert found.failures[0].startswith("plan: target full bytes was")
+    assert found.failures[0] == "plan: target full: bytes was 256,512, is 256,256"
 
 
 def test_a_scenario_that_changed_is_refused(call: Any, here: Path) -> None:

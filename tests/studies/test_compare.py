@@ -608,6 +608,7 @@ def test_sweeps_are_joined_on_their_axes() -> None:
     assert (solid.get_ydata().tolist(), dashed.get_ydata().tolist()) == ([0, 4, 9], [0, 2, 9])
     assert axes.get_xlabel() == "draft.num_steps"
     assert found.to_html().count("data:image/png") == 2
+    assert "requests.retracted" in found._repr_html_()
     assert "requests.retracted" in found.to_markdown()
     json.dumps(found.to_dict(), allow_nan=False)
 
