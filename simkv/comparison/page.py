@@ -65,7 +65,9 @@ def html_page(title: str, comparisons: Mapping[str, Any], *, lead: Sequence[str]
     return str(template("page.html.j2").render(title=title, lead=lead, parts=parts))
 
 
-__all__ = []
+def fragment(comparison: Any, grids: Sequence[Grid]) -> str:
+    """Verdict, sentences and some tables, for a notebook."""
+    return str(template("fragment.html.j2").render(c=comparison, grids=grids))
 
 
 def template(name: str) -> Any:
