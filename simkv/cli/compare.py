@@ -50,17 +50,18 @@ def compare(
     label_b: str | None = None,
     as_json: Json = False,
 ) -> int:
-    """Set two runs, scenarios or sweeps against one another; a scenario is simulated first.
+    """Set two runs, scenarios or sweeps against one another, or a run against a server's log; a scenario is simulated first.
 
     Exit code 1 where a check that held with A does not hold with B, where B would not start or breaks and A does not, or
-    where a stated tolerance is exceeded. Other differences are shown, and are no failure.
+    where a stated tolerance is exceeded; against a log, where a size of the plan is not the server's. Other differences are
+    shown, and are no failure.
 
     Parameters
     ----------
     a : str
         Run directory, sweep directory, scenario file, or built-in name.
     b : str
-        The same; what is judged.
+        The same; what is judged. Or the log of a SGLang server, whose curves are laid over those of A.
     only_changed : bool
         Leave out the figures that are the same.
     rtol : str
@@ -85,13 +86,17 @@ def compare(
     """
     from simkv.comparison import compare as compared
     from simkv.comparison.labels import stated_labels
-    from simkv.comparison.opening import open_both
+    from simkv.comparison.opening import kind_of, open_both
     from simkv.comparison.pages import Pages
+    from simkv.imports.measured import LogComparison
 
     pages = Pages(html, md, figures)
     stated = _tolerances(rtol, atol, pages.problems(force=force))
     labels = stated_labels((label_a, label_b), ("--label-a", "--label-b"))
-    first, second = open_both(a, b, ((*overrides, *set_a), (*overrides, *set_b)))
+    # A log takes no overrides but those that are meant for it, which are refused.
+    first, second = open_both(
+        a, b, ((*overrides, *set_a), (*(() if kind_of(b) == "server log" else overrides), *set_b))
+    )
     with _watch() as watch:
         found = compared(
             first,
@@ -102,14 +107,22 @@ def compare(
             same_workload=same_workload,
             progress=watch,
         )
-    written = pages.write(found)
-    if as_json:
-        dump({**found.to_dict(), "written": written})
+    if isinstance(found, LogComparison):
+        from simkv.comparison.logpage import LogPages
+        from simkv.report import log_comparison_report
+
+        written = pages.write(LogPages(found))
+        report = log_comparison_report(found, written)
     else:
         from simkv.report.compare import comparison_report, sweeps_report
 
-        report = comparison_report if hasattr(found, "pools") else sweeps_report
-        emit(report(found, written, only_changed=only_changed))
+        written = pages.write(found)
+        made = comparison_report if hasattr(found, "pools") else sweeps_report
+        report = made(found, written, only_changed=only_changed)
+    if as_json:
+        dump({**found.to_dict(), "written": written})
+    else:
+        emit(report)
     return found.exit_code
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simkv.errors import Problem, ScenarioError, UserError
+from simkv.imports.serverlog import ServerLog, is_server_log, read_server_log
 from simkv.results import Run, load_run
 from simkv.scenario import Scenario, load
 
@@ -21,8 +22,8 @@ class Opened:
     Parameters
     ----------
     kind : str
-        run, scenario or sweep.
-    thing : Run, Scenario or Sweep
+        run, scenario, sweep or server log.
+    thing : Run, Scenario, Sweep or ServerLog
     origin : str
         Name of the directory it was read from, empty for none.
     """
@@ -33,7 +34,7 @@ class Opened:
 
 
 def kind_of(thing: Any) -> str:
-    """run, sweep, scenario, run directory or sweep directory; a further kind is one more line here.
+    """run, sweep, scenario, run directory, sweep directory or server log; a further kind is one more line here.
 
     A directory that holds ``run.json`` or ``sweep.json`` is taken before a built-in scenario of its name.
     """
@@ -46,7 +47,17 @@ def kind_of(thing: Any) -> str:
     path = _directory(thing)
     if path is not None and (path / "sweep.json").is_file():
         return "sweep directory"
-    return "scenario" if path is None else "run directory"
+    if path is None:
+        return "server log" if _is_log(thing) else "scenario"
+    return "run directory"
+
+
+def _is_log(thing: Any) -> bool:
+    """Whether it is a server's log, read or as a file."""
+    if isinstance(thing, ServerLog):
+        return True
+    readable = isinstance(thing, (str, Path)) and Path(thing).suffix not in (".toml", ".json")
+    return readable and is_server_log(thing)
 
 
 def _directory(thing: Any) -> Path | None:
@@ -84,6 +95,8 @@ def opened(thing: Any, overrides: Sequence[str] = ()) -> Opened:
         raise ScenarioError("compare", [Problem(str(thing), message)])
     if kind == "scenario":
         return Opened("scenario", load(thing).override(*overrides))
+    if kind == "server log":
+        return Opened("server log", thing if isinstance(thing, ServerLog) else read_server_log(thing))
     if kind == "run":
         return Opened("run", thing)
     if kind == "sweep":
@@ -122,4 +135,6 @@ def open_both(a: Any, b: Any, overrides: tuple[Sequence[str], Sequence[str]] = (
     if {one.kind for one in made} >= {"sweep"} and made[0].kind != made[1].kind:
         kinds = " and ".join(f"a {one.kind}" for one in made)
         raise ScenarioError("compare", [Problem("A, B", f"are {kinds}; a sweep is compared with a sweep")])
+    if made[0].kind == "server log":
+        raise ScenarioError("compare", [Problem("A", "is a server log; name the run first, and the log as B")])
     return made[0], made[1]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from simkv.comparison.figures import figure_text
 from simkv.comparison.labels import default_labels, labelled, stated_labels
+from simkv.comparison.logs import against_log
 from simkv.comparison.opening import Opened, open_both
 from simkv.comparison.sides import Side, side_of_refusal, side_of_run
 from simkv.comparison.tables import event_table, figure_table, input_table, plan_table, pool_table
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from simkv.comparison.sweeps import SweepComparison
+    from simkv.imports.measured import LogComparison
 
 __all__ = ["PLOTS", "Comparison", "compare", "damage_of", "simulated_side"]
 
@@ -263,14 +265,15 @@ def compare(
     labels: Sequence[str | None] | None = None,
     same_workload: bool = False,
     progress: Watch | None = None,
-) -> Comparison | SweepComparison:
-    """Compare two runs, or two sweeps.
+) -> Comparison | SweepComparison | LogComparison:
+    """Compare two runs, two sweeps, or a run with the log of a real server.
 
     Parameters
     ----------
     a, b : Run, Scenario, Sweep, str, Path or mapping
         A run, a run directory, or a scenario (name, file, dict), which is simulated; or two sweeps or their directories.
-        A scenario whose engine would not start is a side with a plan and no figures.
+        A scenario whose engine would not start is a side with a plan and no figures. ``b`` may be the log of a SGLang
+        server, a file or a :class:`ServerLog`; nothing else can be asked of that comparison.
     rtol, atol : float or mapping, optional
         How far a figure of b may be from that of a, ``|b - a| <= atol + rtol * |a|``: one number for all, or figure to
         number, where glob patterns such as ``ttft_s.*`` are figures, too. Nothing stated means nothing asked.
@@ -284,7 +287,7 @@ def compare(
     Returns
     -------
     Comparison
-        Or a SweepComparison.
+        Or a SweepComparison, or a LogComparison.
 
     Raises
     ------
@@ -295,6 +298,9 @@ def compare(
     tolerance = tolerance_of(rtol, atol)
     stated = stated_labels(labels, ("labels[0]", "labels[1]"))
     first, second = open_both(a, b)
+    if second.kind == "server log":
+        asked = {"rtol": rtol, "atol": atol, "labels": labels and any(labels), "same_workload": same_workload}
+        return against_log(first, second.thing, [name for name, value in asked.items() if value], progress)
     if first.kind == "sweep":
         from simkv.comparison.sweeps import compare_sweeps
 

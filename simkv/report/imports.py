@@ -53,7 +53,7 @@ def log_report(log: Any, comparison: Any = None, fits: Iterable[str] = ()) -> Re
     if len(log.events):
         parts.append(_events(log))
     if comparison is not None:
-        parts += log_comparison_report(comparison)
+        parts += _comparison_parts(comparison)
     parts.append(bullets("notes", comparison.notes if comparison is not None else log.notes))
     parts += [Text(fit) for fit in fits]
     return Group(*parts)
@@ -104,8 +104,17 @@ def _events(log: Any) -> Text:
     return text
 
 
-def log_comparison_report(comparison: Any) -> list[RenderableType]:
-    """Sizes and curves of a :class:`simkv.imports.measured.LogComparison`."""
+def log_comparison_report(comparison: Any, paths: Sequence[str] = ()) -> RenderableType:
+    """A run or plan beside a server's log (:class:`simkv.imports.measured.LogComparison`)."""
+    head = Text(f"{comparison.name} against {comparison.path}\n", style="bold")
+    parts: list[RenderableType] = [head, *_comparison_parts(comparison), bullets("notes", comparison.notes)]
+    if paths:
+        parts.append(bullets("written", paths))
+    return Group(*parts)
+
+
+def _comparison_parts(comparison: Any) -> list[RenderableType]:
+    """Sizes and curves."""
     parts: list[RenderableType] = []
     if len(comparison.plan_table):
         rows = [
