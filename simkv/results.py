@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from simkv.allocations import AllocationLog
 from simkv.alloctable import allocation_table, parquet_options
-from simkv.directory import write_directory
 from simkv.document import comparison
 from simkv.engines.base import Plan
 from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
@@ -28,6 +27,7 @@ from simkv.engines.sglang.scheduling import Scheduler
 from simkv.errors import InvariantError, Problem, ScenarioError, nearest
 from simkv.frames import Frames
 from simkv.guards import GuardedAcceptance, GuardedStepTime, guarded_order, interrupt_calls, is_usable
+from simkv.outputs import write_directory
 from simkv.scenario import Scenario, load
 from simkv.simulation import Outcome, Progress, Simulation
 from simkv.steptime import StepTime

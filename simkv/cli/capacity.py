@@ -60,7 +60,7 @@ def capacity(
     force : bool
         Replace an existing one.
     """
-    from simkv.directory import check_free
+    from simkv.outputs import check_free
     from simkv.report import capacity_report
     from simkv.studies.capacity import capacity as find
 

@@ -104,20 +104,13 @@ def import_launch(
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """A file, whole or not at all."""
-    from simkv.errors import Problem, ScenarioError
+    from simkv.errors import ScenarioError
+    from simkv.outputs import file_problem, write_file
 
-    try:
-        if path.is_dir():
-            raise ScenarioError("--out", [Problem(str(path), "is a folder; name a file such as scenario.toml")])
-        if path.exists() and not force:
-            raise ScenarioError("--out", [Problem(str(path), "exists already; name another file or pass --force")])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScenarioError("--out", [Problem(str(path), f"cannot be written: {reason}")]) from None
+    problem = file_problem(path, "--out", force=force)
+    if problem is not None:
+        raise ScenarioError("--out", [problem])
+    write_file(path, text)
 
 
 @app.command

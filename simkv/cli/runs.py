@@ -47,8 +47,8 @@ def run(
     record_allocations : bool
         Write allocations.parquet, every slot that changes hands, for simkv replay (slower).
     """
-    from simkv.directory import check_free
     from simkv.guards import interrupt_calls
+    from simkv.outputs import check_free
     from simkv.report import run_report
     from simkv.results import simulate
 

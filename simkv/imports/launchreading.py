@@ -389,7 +389,9 @@ class LaunchReading(LaunchSheet):
                     f"{arch.architecture} has other parts than a language model, for which the engine keeps more memory "
                     "free than is reckoned here: state --mem-fraction-static"
                 )
-            if self.mib is not None and (graphs or self._no_prefill_graphs(arch)):
+            # A chunk that is no number has been told already.
+            known = self.mib is not None and "chunked_prefill_size" in memory
+            if known and (graphs or self._no_prefill_graphs(arch)):
                 stated = self._heuristic(arch)
                 why = ", ".join(graphs) or "the engine's own heuristic, without prefill graphs"
                 self.put("memory.mem_fraction_static", stated, why)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import math
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import pandas as pd
 from simkv.engines.base import Plan
 from simkv.errors import Problem, ScenarioError, nearest
 from simkv.imports.serverlog import ServerLog, read_server_log
+from simkv.outputs import write_directory
 from simkv.results import Run
 
 if TYPE_CHECKING:
@@ -126,23 +126,10 @@ class LogComparison:
         ScenarioError
             The folder is there already, or cannot be written.
         """
-        target = Path(directory)
-        try:
-            if target.exists() and not (force and (target / "comparison.json").is_file()):
-                how = (
-                    "holds no comparison; name another one" if force else "exists already; name another or pass --force"
-                )
-                raise ScenarioError("--out", [Problem(str(target), how)])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".simkv-", dir=target.parent) as name:
-                fresh = Path(name) / "new"
-                written = self._write(fresh)
-                if target.exists():
-                    target.rename(Path(name) / "old")
-                fresh.rename(target)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {reason}")]) from None
+        written: list[str] = []
+        write_directory(
+            directory, lambda fresh: written.extend(self._write(fresh)), force=force, holds="comparison.json"
+        )
         return written
 
     def _write(self, directory: Path) -> list[str]:

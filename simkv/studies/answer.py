@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from simkv.directory import write_directory
 from simkv.errors import UserError
+from simkv.outputs import write_directory
 from simkv.results import Run
 from simkv.scenario import Scenario
 from simkv.studies.explain import explain

@@ -537,6 +537,19 @@ def test_any_words_are_a_launch_or_an_error_of_the_user(words: list[str], gpu: s
     assert tomllib.loads(found.toml) == found.scenario.data
 
 
+@pytest.mark.parametrize("gpu", ["h100", "b200", "mi300x"])
+@pytest.mark.parametrize("value", ["nan", "-1", "0", "x"])
+def test_every_flag_with_a_value_that_is_none_is_a_launch_or_an_error_of_the_user(gpu: str, value: str) -> None:
+    refused = 0
+    for flag in engine_flags():
+        try:
+            import_launch(["-m", "sglang.launch_server", "--model-path", "qwen3-8b", flag.names[0], value], gpu=gpu)
+        except UserError as error:
+            assert error.problems
+            refused += 1
+    assert refused
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="abc '\"\\$&|;<>#=-\n", max_size=60))
 def test_any_text_is_split_or_refused(text: str) -> None:

@@ -235,7 +235,7 @@ def test_a_comparison_is_written_whole(run: Run, text: str, tmp_path: Path, caps
     assert {one.name: one.read_bytes() for one in out.rglob("*") if one.is_file()} == first
     assert [one.name for one in out.parent.iterdir()] == ["c"]
     assert main([*words[:-1], str(tmp_path / "run"), "--force"]) == 2
-    assert "holds no comparison" in capsys.readouterr().err
+    assert "is no comparison directory" in capsys.readouterr().err
     assert main([*words[:2], "--out", str(tmp_path / "d")]) == 2
 
 
