@@ -12,9 +12,14 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def test_the_python_of_the_readme_runs() -> None:
     mpl.use("Agg")
-    [code] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 2
+    code = "".join(blocks)
     names: dict[str, object] = {}
     exec(compile(code, str(README), "exec"), names)
+    fit = re.search(r"most that fit at once: ([0-9,]+)", code)
+    assert fit is not None
+    assert eval("simkv.explain(base, input_tokens=4096, output_tokens=512).requests", names) == int(fit[1])
     told = re.search(r"a hybrid of your own: ([0-9,]+)", code)
     assert told is not None
     value = eval("simkv.plan(base.with_arch(arch)).max_total_num_tokens", names)
