@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "notebooks"
+GUIDE = ROOT / "docs" / "notebooks.md"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
 # What a reader has who has simkv.
 IMPORTS = {*sys.stdlib_module_names, "matplotlib", "numpy", "pandas", "simkv"}
@@ -144,3 +146,18 @@ def test_a_planted_fault_is_found(name: str) -> None:
 def test_prose_and_code_may_hold_slashes() -> None:
     for text in ("tokens/s and prefill/decode", "a / b", "2**31 / x", "https://example.org/a/b", "<br/>", "1/2"):
         assert not _PLACE.search(text), text
+
+
+def test_the_guide_runs_and_gives_its_figures() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    code = "".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)).replace("%matplotlib inline\n", "")
+    names: dict[str, object] = {}
+    exec(compile(code, str(GUIDE), "exec"), names)
+    line, _, told = code.strip().splitlines()[-1].partition("  # ")
+    assert eval(line, names) == tuple(map(int, told.split(", ")))
+
+
+def test_the_guide_names_places_that_are_there() -> None:
+    places = re.findall(r"`(simkv/[\w/]+\.py|tests/\w+\.py|notebooks/)`", GUIDE.read_text(encoding="utf-8"))
+    assert len(places) >= 6
+    assert [place for place in places if not (ROOT / place).exists()] == []
