@@ -26,7 +26,7 @@ class Arch:
     Parameters
     ----------
     name : str
-        Built-in name, file name or ``<inline>``.
+        Built-in name, file name, the ``name`` of a dict, or ``<inline>``.
     architecture : str
         First entry of ``architectures``; empty if the config has none.
     layers : tuple of LayerKind
@@ -119,7 +119,8 @@ class Arch:
             A config in Hugging Face's key names; the path of a ``config.json``, or of the folder that holds
             it; or a built-in name (:func:`simkv.catalogue.names`). Keys that simkv does not need are ignored.
         name : str, optional
-            Name of the result, instead of the built-in name, the file name or ``<inline>``.
+            Name of the result, instead of the built-in name, the file name, or what a dict has under ``name``
+            (``<inline>`` where that is no text).
 
         Raises
         ------

@@ -18,7 +18,8 @@ __all__ = ["Reader", "is_list", "load", "short"]
 def load(config: Mapping[str, Any] | str | PathLike[str]) -> tuple[str, Any]:
     """Name and content of what the caller gave."""
     if not isinstance(config, str | PathLike):
-        return "<inline>", config
+        name = config.get("name") if isinstance(config, Mapping) else None
+        return name if isinstance(name, str) and name else "<inline>", config
     text = fspath(config)
     is_word = isinstance(config, str) and Path(text).name == text and not text.endswith(".json")
     if is_word and (not text or text in catalogue.names() or not Path(text).exists()):

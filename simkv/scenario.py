@@ -157,7 +157,7 @@ class Scenario:
     def _config(self, config: str | dict[str, Any], key: str) -> Arch:
         try:
             if isinstance(config, dict):
-                return Arch.from_config(config, name=config.get("name"))
+                return Arch.from_config(config)
             path = self._path(config)
             return Arch.from_config(path if path.exists() else config)
         except ModelError as error:

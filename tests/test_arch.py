@@ -401,6 +401,10 @@ def test_reads_a_file_a_folder_and_a_name(tmp_path: Path) -> None:
         assert Arch.from_config(given_).name == tmp_path.name
     assert Arch.from_config(path, name="mine") == arch().replace(name="mine")
     assert arch().name == "<inline>"
+    assert Arch.from_config({**BASE, "name": "mine"}) == arch().replace(name="mine")
+    assert Arch.from_config({**BASE, "name": "mine"}, name="other").name == "other"
+    for no_name in ("", None, 5, ["mine"]):
+        assert Arch.from_config({**BASE, "name": no_name}).name == "<inline>"
     assert Arch.from_config("qwen3-8b").name == "qwen3-8b"
 
 
