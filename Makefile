@@ -15,6 +15,7 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --mpl
+	PYTHONWARNINGS=error $(BIN)/pytest -n 2 --nbmake --nbmake-timeout=60 notebooks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -90,6 +90,10 @@ def _draw(ax: Axes, frame: pd.DataFrame, name: str, checks: Mapping[str, str], v
     ax.set_ylabel(figure_label(name).replace(" (", "\n("))
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
     ax.margins(y=0.12)
+    if len(ran) and ran["figure"].min() >= 0 <= limit:
+        # Nothing is less than none.
+        top = max(float(ran["figure"].max()), limit)
+        ax.set_ylim(-0.06 * (top or 1.0), 1.12 * (top or 1.0))
     return ""
 
 
