@@ -28,6 +28,8 @@ lint: $(VENV)/.dev
 # the tree. A release runs LIVE="--schedules 1500 --operations 3000 --sizings 500".
 conformance: $(VENV)/.dev
 	$(BIN)/python tests/conformance/live.py --build $(LIVE)
+	SIMKV_ORACLE="$${SIMKV_ORACLE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/simkv/sglang-0.5.23}" \
+	    $(BIN)/pytest tests/imports/test_launch.py -k still_has_these_flags -rs
 
 clean:
 	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
