@@ -75,10 +75,15 @@ class LogPages:
 def _sizes(c: LogComparison) -> Grid:
     keys = ("planned", "logged", "difference")
     rows = tuple(
-        (row["size"], *(_whole(row[key]) for key in keys), "equal" if row["ok"] else "NO")
-        for row in c.plan_table.to_dict("records")
+        (row["size"], *(_whole(row[key]) for key in keys), _verdict(row)) for row in c.plan_table.to_dict("records")
     )
     return Grid("sizes at start-up", ("size", *keys, ""), rows, left=1)
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if not row["ok"]:
+        return "NO"
+    return "equal" if not row["difference"] else "within"
 
 
 def _series(c: LogComparison) -> Grid:
