@@ -80,7 +80,7 @@ def _sizes(c: LogComparison) -> Grid:
     return Grid("sizes at start-up", ("size", *keys, ""), rows, left=1)
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def _verdict(row: Mapping[Any, Any]) -> str:
     if not row["ok"]:
         return "NO"
     return "equal" if not row["difference"] else "within"
