@@ -7,6 +7,7 @@ import operator
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,9 +213,9 @@ class Run:
             plotting.save(drawn if kind == "dashboard" else drawn.figure, directory / f"{kind}.png")
 
     def _repr_html_(self) -> str:
-        head = f"<b>{self.name}</b> on {self.plan['engine']}, {self.plan['model']}"
+        head = f"<b>{escape(self.name)}</b> on {escape(self.plan['engine'])}, {escape(self.plan['model'])}"
         if self.fault is not None:
-            head += f"<br>the engine breaks: {self.fault['fault']}"
+            head += f"<br>the engine breaks: {escape(self.fault['fault'])}"
         return head + self.summary.to_frame("value").to_html()
 
     def __repr__(self) -> str:

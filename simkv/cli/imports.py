@@ -98,7 +98,7 @@ def import_launch(
     err = console(stderr=True)
     err.print(launch_report(found.flags, found.notes))
     if out is not None:
-        err.print(f"written: {out}", markup=False)
+        err.print(f"written: {out}")
     return 0
 
 

@@ -44,6 +44,8 @@ def against_log(first: Opened, log: ServerLog, asked: Sequence[str], progress: A
     name = first.thing.name
     try:
         run = simulate(first.thing, progress=None if progress is None else lambda p: progress(name, p))
+        if run.partial:
+            raise KeyboardInterrupt
         return compare_log(run, log)
     except InfeasibleError:
         return compare_log(first.thing.plan(), log)

@@ -512,7 +512,7 @@ class LaunchReading(LaunchSheet):
         data |= {section: self.data[section] for section in _SECTIONS if section in self.data}
         scenario = self._scenario(data)
         if self.problems or scenario is None:
-            raise ScenarioError(SOURCE, sorted(set(self.problems), key=lambda p: p.place))
+            raise ScenarioError(SOURCE, sorted(dict.fromkeys(self.problems), key=lambda p: p.place))
         if "gpu" in self.data["memory"] and _roofline_knows(scenario):
             self.put("steptime.kind", "roofline", "step times from the model and the GPU: a choice, not the command's")
             data["steptime"] = self.data["steptime"]

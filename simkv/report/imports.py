@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -34,9 +33,9 @@ def launch_report(flags: Iterable[Sequence[str]], notes: Iterable[str]) -> Rende
 
 
 def _cell(text: str, most: int) -> str:
-    """A cell on one line, short, and no markup."""
+    """A cell on one line, short."""
     kept = "".join(c if c.isprintable() else " " for c in text)
-    return escape(kept if len(kept) <= most else kept[: most - 3] + "...")
+    return kept if len(kept) <= most else kept[: most - 3] + "..."
 
 
 def log_report(log: Any, comparison: Any = None, fits: Iterable[str] = ()) -> RenderableType:

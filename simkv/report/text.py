@@ -36,7 +36,7 @@ def bullets(title: str, lines: Iterable[str]) -> RenderableType:
 
 def console(*, stderr: bool = False) -> Console:
     """A console that is wide enough for tables in a pipe, and plain there."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False, markup=False)
     if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, width=120, no_color=True)
+        made = Console(stderr=stderr, highlight=False, width=120, no_color=True, markup=False)
     return made

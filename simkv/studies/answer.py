@@ -183,8 +183,12 @@ def _binding(base: Scenario, answer: Capacity, run: Run) -> Iterator[str]:
         if s["limit.binding"] != "arrival"
         else f"there, {told}; nobody waits"
     )
+    if not len(run.requests):
+        return
     try:
-        found = explain(base.change({answer.knob: answer.value}))
+        ran = run.requests
+        lengths = {f"{name}_tokens": max(1, round(ran[f"{name}_tokens"].mean())) for name in ("input", "output")}
+        found = explain(base.change({answer.knob: answer.value}), **lengths)
     except UserError:
         return
     fit = next((one for one in found.fits if one.limit == worst), None)
@@ -221,6 +225,9 @@ def _first_cause(run: Run) -> Iterator[str]:
 
 
 def _certainty(answer: Capacity) -> Iterator[str]:
+    figures = answer.frame.drop(columns=["value", "holds", "why", "state"])
+    if len(figures) > len(answer.per_seed) and len(figures.drop_duplicates()) <= len(answer.per_seed):
+        yield f"no figure changes with it: {answer.knob} has no effect here"
     if not answer.monotone:
         runs = [value_text(a) if a == b else f"{value_text(a)} to {value_text(b)}" for a, b in answer.intervals]
         held = ", ".join(runs) or "nowhere"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from simkv.errors import InfeasibleError, Problem, ScenarioError, UserError
-from simkv.results import Run, simulate
+from simkv.results import Run
 from simkv.scenario import Scenario, load
 from simkv.studies.answer import Capacity, words
 from simkv.studies.knobs import (
@@ -23,7 +23,8 @@ from simkv.studies.knobs import (
     spread_of,
     stated_value,
 )
-from simkv.studies.points import Point, PointResult, run_points
+from simkv.studies.parcel import Parcel, packed, run_of
+from simkv.studies.points import Point, PointResult, given_in_python, replaced_keys, run_points
 from simkv.studies.search import Asked, Interval, Number, common, intervals, search
 from simkv.wording import value_text
 
@@ -91,8 +92,14 @@ def capacity(
     base = base.change({f'checks."{name}"': condition for name, condition in checks.items()})
     if goal is not None and goal not in GOALS:
         raise ScenarioError("capacity", [Problem("goal", f"{goal!r} is not one of {', '.join(GOALS)}")])
+    taken = replaced_keys([key], given_in_python(base, workload, given))
+    wrong = [Problem(key, f"has no effect: {name} is given in Python") for key, name in taken]
+    if key == "seed":
+        wrong.append(Problem("seed", "is no knob: every value is run with --seeds seeds"))
+    if wrong:
+        raise ScenarioError("capacity", wrong)
     current = stated_value(base, key)
-    low, high = spread_of(known, key, current, range)
+    low, high = spread_of(base, known, key, current, range)
     scale = scale_of(base, key, low, high, tolerance)
     refuse_unknown_figures(base, key, [*([] if current is None else [current]), scale.high, scale.low])
     numbers = seeds_of(base, seeds)
@@ -110,11 +117,13 @@ def capacity(
     _refuse_if_all_wrong(base, key, results)
     runs = {seed: intervals(found.of(seed)) for seed in numbers}
     both = common(list(runs.values()))
-    side = goal or _side(found.of(numbers[0]))
+    ends = [all(found.holds[end, seed] for seed in numbers) for end in (scale.low, scale.high)]
+    side = goal or ("smallest" if ends == [False, True] else "largest")
     value = _pick(both, side)
     beyond = _beyond(results, value, side)
-    at_run = None if value is None else _run(base, key, value, numbers[0], workload, given)
-    beyond_run = None if beyond is None else _run(base, key, beyond[0], beyond[1], workload, given)
+    parcel = Parcel("capacity", base, workload, packed(", ".join(given), given), str(Path.cwd()))
+    at_run = None if value is None else _run(parcel, key, value, numbers[0])
+    beyond_run = None if beyond is None else _run(parcel, key, *beyond)
     answer = Capacity(
         name=base.name,
         knob=key,
@@ -143,12 +152,6 @@ def _refuse_if_all_wrong(base: Scenario, key: str, results: Mapping[Asked, Point
 
 
 # ------------------------------------------------------------------------------------------------- answer
-def _side(outcomes: Mapping[Number, bool]) -> str:
-    """The side on which checks begin to fail."""
-    held = list(outcomes.values())
-    return "smallest" if not held[0] and held[-1] else "largest"
-
-
 def _pick(found: Sequence[Interval], side: str) -> Number | None:
     if not found:
         return None
@@ -169,10 +172,10 @@ def _beyond(results: Mapping[Asked, PointResult], value: Number | None, side: st
     return max(further, key=lambda pair: (pair[0], -pair[1]), default=None)
 
 
-def _run(base: Scenario, key: str, value: Number, seed: int, workload: Any, given: Mapping[str, Any]) -> Run | None:
+def _run(parcel: Parcel, key: str, value: Number, seed: int) -> Run | None:
     """The run itself, with its events; None where there is none."""
     try:
-        return simulate(base.change({key: value, "seed": seed}), workload=workload, **given)
+        return run_of(parcel, parcel.base.change({key: value, "seed": seed}))
     except (UserError, InfeasibleError):
         return None
 

@@ -5,23 +5,23 @@ Nothing is simulated: these are bounds in closed form, for requests that share n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from simkv.engines.base import Plan
 from simkv.engines.explanation import Alternative, Balance, Explanation, Fit
 from simkv.engines.sglang.explain import (
-    balanced_ratio,
+    chunk_needs,
     equations,
     fits,
     length_costs,
-    smallest_ratio,
+    sized_by_ratio,
     window_costs,
 )
 from simkv.engines.sglang.footprint import Footprint, footprint
+from simkv.engines.sglang.plan import build_plan
 from simkv.errors import Problem, ScenarioError, UserError
 from simkv.scenario import Scenario, load
 
@@ -62,7 +62,7 @@ def explain(
     foot = _foot(one, plan, prompt, answer)
     found = replace(
         found,
-        fits=fits(plan, settings, foot, prompt),
+        fits=fits(plan, settings, foot, prompt, answer),
         mean_holding=foot.full_mean if plan.layers["full"] else None,
         balance=_balance(one, plan, foot, prompt, answer),
         lengths=length_costs(one.resolved.arch, plan, settings, (prompt, prompt + answer, settings.context_len)),
@@ -102,26 +102,50 @@ def _tighter_pool(one: Scenario, prompt: int, answer: int) -> tuple[Plan, Fit | 
     plan, settings = one.plan(), one.resolved.settings
     if plan.infeasible is not None:
         return plan, None
-    found = fits(plan, settings, _foot(one, plan, prompt, answer), prompt)
+    found = fits(plan, settings, _foot(one, plan, prompt, answer), prompt, answer)
     return plan, min((fit for fit in found if fit.limit != "rows"), key=lambda fit: fit.requests)
 
 
 def _balance(one: Scenario, plan: Plan, foot: Footprint, prompt: int, answer: int) -> Balance | None:
-    """The balanced ratio to four digits, and what the engine's rounding makes of it."""
-    found = balanced_ratio(plan, one.resolved.settings, foot, prompt)
-    if found is None:
+    """The ratio, in ten-thousandths, at which both pools hold the same number of requests, as near as pages allow."""
+    if not sized_by_ratio(plan):
         return None
-    exact, formula = found
-    near = [round(exact, 4) + step / 10_000 for step in (-1, 0, 1)]
-    ratios = [round(ratio, 4) for ratio in near if 0 < ratio <= 1] or [1.0]
-    best: Balance | None = None
-    for ratio in ratios:
-        made, fit = _tighter_pool(one.set(memory__swa_full_tokens_ratio=ratio), prompt, answer)
-        if fit is not None and (best is None or fit.requests > best.requests):
-            best = Balance(
-                ratio, fit.requests, made.max_total_num_tokens or 0, made.swa_max_total_num_tokens or 0, formula
-            )
-    return best
+
+    def held(ratio: int) -> tuple[int, int]:
+        made = _with_ratio(one, ratio)
+        if made.infeasible is not None:
+            return 1, -1
+        found = fits(made, one.resolved.settings, foot, prompt, answer)
+        by_pool = {fit.limit: fit.requests for fit in found}
+        return by_pool["full"], by_pool["swa"]
+
+    cross = _first_ratio(lambda ratio: held(ratio)[0] <= held(ratio)[1])
+    near = [10_000] if cross is None else [ratio for ratio in (cross - 1, cross) if ratio]
+    best = max(near, key=lambda ratio: (min(held(ratio)), -ratio))
+    made, count = _with_ratio(one, best), min(held(best))
+    if count < 1:
+        return None
+    full, swa = made.max_total_num_tokens or 0, made.swa_max_total_num_tokens or 0
+    formula = f"{full:,} / {foot.full:,} = {full / foot.full:,.4g} and {swa:,} / {foot.swa:,} = {swa / foot.swa:,.4g} requests"
+    return Balance(best / 10_000, count, full, swa, formula)
+
+
+def _with_ratio(one: Scenario, ratio: int) -> Plan:
+    """The plan with this ratio, in ten-thousandths."""
+    r = one.resolved
+    settings = replace(r.settings, swa_full_tokens_ratio=ratio / 10_000)
+    return build_plan(r.arch, r.draft, settings, r.budget, r.rule, r.stated)
+
+
+def _first_ratio(good: Callable[[int], bool]) -> int | None:
+    """A ratio in ten-thousandths from which on something holds, found by bisection; None where it never does."""
+    low, high = 1, 10_000
+    if not good(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if good(middle) else (middle + 1, high)
+    return high
 
 
 # ------------------------------------------------------------------------------------------------- alternatives
@@ -175,9 +199,30 @@ def _alternative(one: Scenario, name: str, change: str, found: Explanation) -> A
 
 
 # ------------------------------------------------------------------------------------------------- advice
-def _up(ratio: float) -> float:
-    """A ratio in four decimals that is not smaller, and 1 at most; what is within a billionth is not raised."""
-    return min(ceil(ratio * 10_000 - 1e-9) / 10_000, 1.0)
+def _chunk_advice(one: Scenario, plan: Plan) -> Iterator[str]:
+    """Whether whole chunks of prompts pass the SWA pool, and the ratio with which they would."""
+    settings, needs = one.resolved.settings, chunk_needs(plan, one.resolved.settings)
+    if needs is None or (plan.swa_max_total_num_tokens or 0) >= needs[0]:
+        return
+    chunks = 1 if settings.disable_overlap_schedule else 2
+
+    def tokens(ratio: int) -> tuple[int, float]:
+        made = _with_ratio(one, ratio)
+        total = made.max_total_num_tokens if made.infeasible is None else None
+        # A billionth of a token is no token.
+        return made.swa_max_total_num_tokens or 0, (total or 0) * ratio / 10_000 + 1e-9
+
+    least = _first_ratio(lambda ratio: tokens(ratio)[0] >= needs[0])
+    roomy = _first_ratio(lambda ratio: tokens(ratio)[1] >= needs[1])
+    told = (
+        f"the SWA pool is smaller than {chunks} x {settings.chunked_prefill_size:,} tokens of prompts in flight, a window "
+        "and a page: longer prompts are cut smaller; "
+    )
+    if least is None:
+        yield told + "no ratio holds them: smaller chunks do, or a larger budget"
+        return
+    more = "" if roomy is None else f", {roomy / 10_000:g} leaves 5 % beside the chunks"
+    yield told + f"memory.swa_full_tokens_ratio = {least / 10_000:g} holds them{more}"
 
 
 def _advice(one: Scenario, plan: Plan, foot: Footprint, found: Explanation) -> Iterator[str]:
@@ -187,7 +232,7 @@ def _advice(one: Scenario, plan: Plan, foot: Footprint, found: Explanation) -> I
         return
     length = f"{found.input_tokens:,} + {found.output_tokens:,} tokens"
     many = "request" if bound.requests == 1 else "requests"
-    yield f"{bound.requests:,} {many} of {length} fit at once, each at its longest; {_LIMITS[bound.limit]} is the limit"
+    yield f"at most {bound.requests:,} {many} of {length} fit at once, each at its longest; {_LIMITS[bound.limit]} is the limit"
     if found.mean_holding is not None and bound.limit == "full":
         full = next(fit for fit in found.fits if fit.limit == "full")
         mixed = int(full.capacity / found.mean_holding)
@@ -205,19 +250,7 @@ def _advice(one: Scenario, plan: Plan, foot: Footprint, found: Explanation) -> I
             f"at memory.swa_full_tokens_ratio = {balance.ratio:g} the pools run out together and hold {balance.requests:,} "
             f"({balance.full_tokens:,} full and {balance.swa_tokens:,} SWA tokens): {balance.formula}"
         )
-    least = smallest_ratio(plan, settings)
-    if least is not None and least[0] > settings.swa_full_tokens_ratio:
-        chunks = 1 if settings.disable_overlap_schedule else 2
-        yield (
-            f"the SWA pool is smaller than {chunks} x {settings.chunked_prefill_size:,} tokens of prompts in flight, a window "
-            f"and a page: longer prompts are cut smaller; memory.swa_full_tokens_ratio = {_up(least[0]):g} holds them, "
-            f"{_up(least[1]):g} leaves 5 % beside the chunks"
-            + (
-                ""
-                if least[0] <= 1
-                else " (more than 1 is not to be had: a larger max_total_num_tokens or smaller chunks)"
-            )
-        )
+    yield from _chunk_advice(one, plan)
     if foot.reserve:
         yield (
             f"of each request's {foot.full:,} tokens, {foot.reserve:,} are reserved for speculation: "

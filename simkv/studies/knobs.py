@@ -108,7 +108,9 @@ def stated_value(base: Scenario, key: str) -> Number | None:
     return node if isinstance(node, (int, float)) and not isinstance(node, bool) else None
 
 
-def spread_of(known: Knob | None, key: str, current: Number | None, stated: Any) -> tuple[Number, Number]:
+def spread_of(
+    base: Scenario, known: Knob | None, key: str, current: Number | None, stated: Any
+) -> tuple[Number, Number]:
     """Both ends of where to look.
 
     Raises
@@ -122,6 +124,9 @@ def spread_of(known: Knob | None, key: str, current: Number | None, stated: Any)
         return known.spread
     if known is not None and current:
         return current / 8, current * 8
+    unknown = _problems(base, key, 1 if current is None else current)
+    if unknown:
+        raise ScenarioError(base.source, unknown)
     hint = nearest(key, KNOBS)
     message = f"is needed for {key}: first:last; known without one are {', '.join(KNOBS)}{hint}"
     raise ScenarioError("capacity", [Problem("range", message)])
@@ -141,6 +146,7 @@ def scale_of(base: Scenario, key: str, low: Number, high: Number, tolerance: Any
     fraction = middle if middle != round(middle) else middle + (high - low) / 7
     wrong = _problems(base, key, fraction)
     if not wrong:
+        _refuse_ends(base, key, low, high)
         return Scale(low, high, False, tolerance)
     whole = round(middle)
     if other := _problems(base, key, whole):
@@ -148,7 +154,15 @@ def scale_of(base: Scenario, key: str, low: Number, high: Number, tolerance: Any
     if low != round(low) or high != round(high):
         message = f"{low:g}:{high:g} has ends that are not whole, and {key} takes integers only"
         raise ScenarioError("capacity", [Problem("range", message)])
+    _refuse_ends(base, key, round(low), round(high))
     return Scale(round(low), round(high), True, 0.0 if high <= _EXACT_TO else tolerance)
+
+
+def _refuse_ends(base: Scenario, key: str, low: Number, high: Number) -> None:
+    """Ends that no scenario may have."""
+    wrong = dict.fromkeys(problem for end in (low, high) for problem in _problems(base, key, end))
+    if wrong:
+        raise ScenarioError(f"the range of {key}", wrong)
 
 
 def _problems(base: Scenario, key: str, value: Number) -> list[Problem]:

@@ -24,7 +24,7 @@ from simkv.scenario import Scenario
 from simkv.studies.point import Point, PointResult
 from simkv.workload.request import Workload
 
-__all__ = ["DIED", "PARCELS", "WORKLOADS", "Parcel", "Shelf", "packed", "requests_of", "simulated"]
+__all__ = ["DIED", "PARCELS", "WORKLOADS", "Parcel", "Shelf", "packed", "requests_of", "run_of", "simulated"]
 
 # Workloads and parcels kept in a process: neighbours in a grid share theirs.
 KEPT = 4
@@ -80,6 +80,17 @@ def packed(names: str, thing: Any) -> bytes:
         raise ScenarioError("simulate", [Problem(names, message)]) from None
 
 
+def run_of(parcel: Parcel, scenario: Scenario) -> Run:
+    """The run of a scenario with what the parcel holds, policies anew.
+
+    Raises
+    ------
+    UserError, InfeasibleError
+        As :func:`simkv.simulate`.
+    """
+    return simulate(scenario, workload=parcel.workload_of(scenario), **cloudpickle.loads(parcel.given))
+
+
 def simulated(parcel: Parcel, point: Point) -> PointResult:
     """The result of a point, whatever comes of it.
 
@@ -90,7 +101,7 @@ def simulated(parcel: Parcel, point: Point) -> PointResult:
     scenario = None
     try:
         scenario = parcel.base.change(dict(point.changes))
-        run = simulate(scenario, workload=parcel.workload_of(scenario), **cloudpickle.loads(parcel.given))
+        run = run_of(parcel, scenario)
     except InfeasibleError as error:
         return _failure(point, "infeasible", error, scenario)
     except EngineFault as error:

@@ -16,6 +16,7 @@ import numpy as np
 
 from simkv.errors import Problem, ScenarioError
 from simkv.guards import is_usable
+from simkv.overrides import split_key
 from simkv.scenario import Scenario
 from simkv.studies.cluster import on_dask
 from simkv.studies.parcel import Parcel, packed, simulated
@@ -23,10 +24,31 @@ from simkv.studies.point import FAILED, STATES, Point, PointResult, StudyProgres
 from simkv.studies.processes import on_processes
 from simkv.workload.request import Workload
 
-__all__ = ["FAILED", "STATES", "Point", "PointResult", "StudyProgress", "check_given", "run_points"]
+__all__ = [
+    "FAILED",
+    "STATES",
+    "Point",
+    "PointResult",
+    "StudyProgress",
+    "check_given",
+    "given_in_python",
+    "replaced_keys",
+    "run_points",
+]
 
 POLICIES = {"acceptance": "draw", "steptime": "__call__", "routing": "owns_depth", "retraction_order": "__call__"}
 """Objects of one's own that all points may share, and what each must have."""
+REPLACED = {
+    "workload": "workload",
+    "acceptance": "acceptance",
+    "steptime": "steptime",
+    "routing": "policies.routing",
+    "retraction_order": "policies.retraction",
+    "arch": "model.config",
+}
+"""What an object given in Python takes the place of."""
+MOST_JOBS = 256
+"""More processes than this, and than four a core, are taken for a slip of the pen."""
 
 
 def run_points(
@@ -71,7 +93,7 @@ def run_points(
     if len({point.index for point in every}) < len(every):
         raise ValueError("two points have the same index")
     check_given("run_points", workload, given)
-    jobs = _jobs(n_jobs)
+    jobs = min(_jobs(n_jobs), max(len(every), 1))
     parcel = Parcel(uuid4().hex, base, workload, packed(", ".join(given), given), str(Path.cwd()))
     if dask is not None:
         results = on_dask(parcel, every, dask, jobs)
@@ -100,6 +122,23 @@ def check_given(caller: str, workload: Any, given: Mapping[str, Any]) -> None:
     is_usable(workload=(workload, "arrival_ns"), **policies)
 
 
+def replaced_keys(keys: Iterable[str], handed: Iterable[str]) -> list[tuple[str, str]]:
+    """Keys that have no effect, each with the object given in Python that takes its place."""
+    named = list(handed)
+    return [(key, name) for name in named for key in keys if _covers(REPLACED[name], key)]
+
+
+def given_in_python(base: Scenario, workload: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects that take the place of something the scenario states."""
+    objects = {"routing": base.rule, **given, "workload": workload, "arch": base.arch}
+    return {name: one for name, one in objects.items() if one is not None}
+
+
+def _covers(section: str, key: str) -> bool:
+    outer, inner = split_key(section), split_key(key)
+    return outer == inner[: len(outer)] or inner == outer[: len(inner)]
+
+
 def _neighbours(points: Iterable[Point]) -> list[Point]:
     """Points one after the other that share their requests, so that few workloads need to be kept."""
     groups: dict[str, list[Point]] = {}
@@ -126,6 +165,9 @@ def _jobs(n_jobs: Any) -> int:
     ScenarioError
         It is no number of processes.
     """
-    if isinstance(n_jobs, (int, np.integer)) and not isinstance(n_jobs, bool) and (n_jobs == -1 or n_jobs >= 1):
+    most = max(MOST_JOBS, 4 * joblib.cpu_count())
+    whole = isinstance(n_jobs, (int, np.integer)) and not isinstance(n_jobs, bool)
+    if whole and (n_jobs == -1 or 1 <= n_jobs <= most):
         return joblib.cpu_count() if n_jobs == -1 else int(n_jobs)
-    raise ScenarioError("n_jobs", [Problem("n_jobs", f"{n_jobs!r} is not -1 (a process a core) or an integer >= 1")])
+    message = f"{n_jobs!r} is not -1 (a process a core) or an integer from 1 to {most}"
+    raise ScenarioError("n_jobs", [Problem("n_jobs", message)])

@@ -34,7 +34,8 @@ class Scale:
     whole : bool
         Only integers.
     tolerance : float
-        Neighbours that differ are told apart to this share of the larger one, integers at least to 1.
+        Neighbours that differ are told apart to this share of the larger one, integers at least to 1, fractions at most to
+        the four digits that values are written with.
     """
 
     low: Number
@@ -58,7 +59,10 @@ class Scale:
 
     def middle(self, low: Number, high: Number) -> Number | None:
         """A value between two, None where they are as near as wanted."""
-        if high - low <= self.tolerance * abs(high) or (self.whole and high - low <= 1):
+        # Towards zero a share of the value would go on for ever: there it is a share of the scale.
+        least = self.tolerance * (self.high - self.low) if self.low <= 0 else 0.0
+        near = self.tolerance * max(abs(low), abs(high), least)
+        if high - low <= near or (self.whole and high - low <= 1):
             return None
         value = self._neat((low * high) ** 0.5 if self._geometric else (low + high) / 2)
         return value if low < value < high else None

@@ -22,10 +22,18 @@ import pandas as pd
 
 from simkv.axes import Axis, grid, read_axes
 from simkv.errors import Problem, ScenarioError, UserError, nearest
-from simkv.overrides import split_key
 from simkv.results import versions
 from simkv.scenario import Scenario, load
-from simkv.studies.points import FAILED, Point, PointResult, StudyProgress, check_given, run_points
+from simkv.studies.points import (
+    FAILED,
+    Point,
+    PointResult,
+    StudyProgress,
+    check_given,
+    given_in_python,
+    replaced_keys,
+    run_points,
+)
 from simkv.studies.sweepdir import TABLE, SweepDirectory, read_head, read_points
 from simkv.workload.request import Workload
 
@@ -38,15 +46,6 @@ SCHEMA = 1
 KINDS = ("lines", "heatmap", "pareto")
 # Columns before the figures, and what a figure may not be called.
 _OUTCOME = ("state", "error", "exit_code", "checks_hold")
-# What a policy given in Python takes the place of.
-_REPLACED = {
-    "workload": "workload",
-    "acceptance": "acceptance",
-    "steptime": "steptime",
-    "routing": "policies.routing",
-    "retraction_order": "policies.retraction",
-    "arch": "model.config",
-}
 _FILES = ("workload.trace", "model.config", "draft.config")
 
 
@@ -326,8 +325,7 @@ def sweep(
         one = one.with_routing(given.pop("routing"))
     wanted = _axes(one, axes, seeds)
     base = one.set(sweep=None)
-    handed = {**given, "workload": workload, "arch": one.arch, "routing": given.get("routing", one.rule)}
-    handed = {name: thing for name, thing in handed.items() if thing is not None}
+    handed = given_in_python(one, workload, given)
     points = _points(wanted)
     _check(base, wanted, points, handed)
     table = {axis.name: axis.to_list() for axis in wanted}
@@ -419,19 +417,12 @@ def _check(base: Scenario, axes: Sequence[Axis], points: Sequence[Point], handed
     """
     problems = [
         Problem(f'sweep."{axis.name}"', f"{key} has no effect: {name} is given in Python")
-        for name in handed
         for axis in axes
-        for key in axis.keys
-        if _covers(_REPLACED[name], key)
+        for key, name in replaced_keys(axis.keys, handed)
     ]
     problems += _hopeless(base, axes, points)
     if problems:
         raise ScenarioError(f"sweep of {base.source}", problems)
-
-
-def _covers(section: str, key: str) -> bool:
-    outer, inner = split_key(section), split_key(key)
-    return outer == inner[: len(outer)] or inner == outer[: len(inner)]
 
 
 def _hopeless(base: Scenario, axes: Sequence[Axis], points: Sequence[Point]) -> list[Problem]:

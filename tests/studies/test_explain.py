@@ -14,6 +14,7 @@ from report_cases import GIB, hybrid, model, requests
 
 import simkv
 from simkv.cli import main
+from simkv.engines.sglang.explain import flight_tokens
 from simkv.engines.sglang.footprint import footprint, window_pages
 from simkv.errors import ScenarioError
 
@@ -221,6 +222,54 @@ def test_with_speculation_it_is_never_more(
     assert held(line, "swa") <= foot.swa
 
 
+@given(
+    st.sampled_from([1, 4, 16, 64]),
+    st.sampled_from([5, 16, 100]),
+    st.sampled_from([1, 64, 128]),
+    st.integers(1, 300),
+    st.integers(2, 300),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([2, 8, 64]),
+    st.sampled_from([None, (1, 1), (3, 1), (3, 4)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_from_its_first_chunk_on_nothing_holds_more(
+    page: int,
+    window: int,
+    interval: int,
+    prompt: int,
+    answer: int,
+    radix: bool,
+    overlap: bool,
+    chunk: int,
+    draft: tuple[int, int] | None,
+) -> None:
+    made = hybrid(
+        window,
+        page_size=page,
+        swa_eviction_interval=interval,
+        disable_radix_cache=not radix,
+        disable_overlap_schedule=not overlap,
+        chunked_prefill_size=chunk * page,
+    )
+    made["memory"]["max_running_requests"] = 1
+    if draft is not None:
+        steps, topk = draft
+        made["draft"] = {
+            "algorithm": "EAGLE",
+            "config": model("F"),
+            "num_steps": steps,
+            "eagle_topk": topk,
+            "num_draft_tokens": steps + 1,
+        }
+        made["acceptance"] = {"kind": "fixed", "length": 2}
+    one = simkv.load(made)
+    line = simkv.simulate(one, workload=requests([(prompt, answer)])).timeline
+    foot = footprint(one.resolved.settings, prompt, answer)
+    assert held(line, "swa") <= max(foot.swa, flight_tokens(one.resolved.settings, foot, prompt)) + page + window
+
+
 def crowd(scenario: dict[str, Any], count: int, prompt: int, answer: int, every_s: float = 0.0) -> simkv.Run:
     """So many equal requests, each let in without regard to what the others will still need."""
     made = {**scenario, "policies": {"schedule_conservativeness": 0.0}}
@@ -272,6 +321,71 @@ def test_so_many_fit_the_swa_pool(radix: bool) -> None:
     held_by = crowd(scenario, found.requests or 0, 60, 200, every_s=0.05)
     assert held_by.summary["requests.retractions"] == 0
     assert held_by.summary["num_running_reqs.peak"] == found.requests
+
+
+@given(
+    st.integers(20, 400),
+    st.integers(10, 300),
+    st.sampled_from([1, 16, 64]),
+    st.sampled_from([8, 100]),
+    st.sampled_from(["FS", "FSSS", "FFFS"]),
+    st.sampled_from([None, 4000]),
+    st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_other_ratio_holds_more(
+    prompt: int, answer: int, page: int, window: int, layers: str, cap: int | None, radix: bool
+) -> None:
+    memory: dict[str, Any] = {
+        "kv_bytes": 8_000 * 4 * 64 * len(layers),
+        "page_size": page,
+        "chunked_prefill_size": 8 * page,
+        "disable_radix_cache": not radix,
+        "swa_full_tokens_ratio": 0.5,
+    }
+    if cap is not None:
+        memory["max_total_tokens"] = cap
+    scenario = {
+        "model": {"config": model(layers, window=window), "hybrid_swa": True, "cache_window": window},
+        "memory": memory,
+    }
+    found = simkv.explain(scenario, input_tokens=prompt, output_tokens=answer)
+    if found.balance is None:
+        return
+
+    def pools(ratio: float) -> int:
+        other = {**scenario, "memory": memory | {"swa_full_tokens_ratio": ratio}}
+        fits = simkv.explain(other, input_tokens=prompt, output_tokens=answer).fits
+        return min((fit.requests for fit in fits if fit.limit != "rows"), default=-1)
+
+    assert pools(found.balance.ratio) == found.balance.requests
+    # Whole pages of both pools may cost a request here or there.
+    assert max(pools(ratio / 100) for ratio in range(2, 101, 7)) <= found.balance.requests + 1
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_ratio_for_whole_chunks_holds_them_where_bytes_bind(overlap: bool) -> None:
+    scenario = {
+        "model": {"config": model("FS" * 8, window=128), "hybrid_swa": True, "cache_window": 128},
+        "memory": {
+            "kv_bytes": 128 << 20,
+            "page_size": 64,
+            "chunked_prefill_size": 8192,
+            "disable_overlap_schedule": not overlap,
+            "swa_full_tokens_ratio": 0.1,
+        },
+    }
+    found = simkv.explain(scenario, input_tokens=6000, output_tokens=100)
+    (line,) = [line for line in found.advice if "prompts in flight" in line]
+    least = float(re.search(r"swa_full_tokens_ratio = ([0-9.]+) holds", line)[1])
+    need = (2 if overlap else 1) * 8192 + 128 + 64
+    plans = [
+        simkv.plan({**scenario, "memory": scenario["memory"] | {"swa_full_tokens_ratio": ratio}})
+        for ratio in (least, least - 0.002)
+    ]
+    assert plans[0].swa_max_total_num_tokens >= need > plans[1].swa_max_total_num_tokens
+    tight = {**scenario, "memory": scenario["memory"] | {"kv_bytes": 20 << 20}}
+    assert any("no ratio holds them" in line for line in simkv.explain(tight, input_tokens=60, output_tokens=1).advice)
 
 
 def test_the_balanced_ratio_is_the_best_of_all() -> None:
@@ -423,8 +537,11 @@ def test_R16_a_pool_that_admits_nobody_and_the_two_smallest_fixes() -> None:
     said = "\n".join(found.advice)
     assert "memory.swa_full_tokens_ratio >= 0.125" in said
     assert "memory.max_total_tokens >= 5,120" in said
-    assert simkv.explain(r16(swa_full_tokens_ratio=0.125), input_tokens=10, output_tokens=10).requests
-    assert simkv.explain(r16(max_total_tokens=5120), input_tokens=10, output_tokens=10).requests
+    # Both start with two pages, and a prompt of one page with an answer of 128 tokens and more is admitted from three on.
+    for fix in ({"swa_full_tokens_ratio": 0.125}, {"max_total_tokens": 5120}):
+        assert simkv.plan(r16(**fix)).infeasible is None
+        assert simkv.explain(r16(**fix), input_tokens=10, output_tokens=10).requests == 0
+    assert simkv.explain(r16(swa_full_tokens_ratio=0.1875), input_tokens=10, output_tokens=10).requests == 1
 
 
 @pytest.mark.parametrize(("page", "reserve", "all_of_them"), [(64, 1024, 102_400), (1, 40, 4_000)])
@@ -509,7 +626,7 @@ def test_notebooks_show_plans_and_explanations() -> None:
     assert f"<td>{plan.max_total_num_tokens:,}</td>" in shown
     assert shown.count("<tr>") == 1 + len(plan.pools)
     found = simkv.explain("mimo-v2-flash-chat")
-    assert f"<li>{found.requests} requests of" in found._repr_html_()
+    assert f"<li>at most {found.requests} requests of" in found._repr_html_()
     dead = simkv.plan(simkv.load("mimo-v2-flash-chat").override("memory.weights=300GiB"))
     assert "would not start (ValueError)" in dead._repr_html_()
     # Names come from files of anybody.

@@ -104,3 +104,9 @@ def test_a_grid_has_both_ends_and_whole_numbers_once() -> None:
     # Squares of two, since 256 is more than eight times 1.
     assert Scale(1, 256, True, 0.0).grid(9) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert Scale(0, 1, False, 0.01).grid(5) == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_a_scale_that_begins_at_none_comes_to_an_end() -> None:
+    got, asked = found(Scale(0, 1.0, False, 0.01), lambda v, _: v == 0, [1, 2, 3])
+    assert intervals(got.of(1)) == [(0, 0)]
+    assert asked <= 3 * (9 + 14)

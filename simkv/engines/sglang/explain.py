@@ -18,11 +18,13 @@ from simkv.engines.sglang.reserve import (
 )
 from simkv.engines.sglang.settings import DTYPE_BYTES, Settings
 
-__all__ = ["balanced_ratio", "equations", "fits", "length_costs", "smallest_ratio", "window_costs"]
+__all__ = ["chunk_needs", "equations", "fits", "flight_tokens", "length_costs", "sized_by_ratio", "window_costs"]
 
 _CAPPED = "SWARequestCapPoolConfigurator"
 # What a pool sized for the chunks in flight leaves on top of them.
 CHUNK_HEADROOM = 1.05
+# SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION: of an answer, admission reserves no more.
+MOST_RESERVED = 4096
 
 
 # ------------------------------------------------------------------------------------------------- sums
@@ -161,66 +163,65 @@ def _reserve(settings: Settings) -> Equation:
 
 
 # ------------------------------------------------------------------------------------------------- requests
-def fits(plan: Plan, settings: Settings, foot: Footprint, input_tokens: int) -> tuple[Fit, ...]:
-    """How many requests of one length each limit holds at once, all at their longest."""
+def fits(plan: Plan, settings: Settings, foot: Footprint, input_tokens: int, output_tokens: int) -> tuple[Fit, ...]:
+    """At most how many requests of one length each limit holds at once, all at their longest."""
     out = []
     full = plan.max_total_num_tokens if plan.full_max_total_num_tokens is None else plan.full_max_total_num_tokens
     if full:
         out.append(Fit("full", full, foot.full, foot.full_formula, full // foot.full))
     swa = plan.swa_max_total_num_tokens
     if swa:
-        flight = chunks_in_flight(settings, input_tokens)
-        # While the last one is prefilled, the others already hold their windows; a chunk that never fits is made smaller.
-        held = (
-            (swa - max(foot.swa, flight)) // foot.swa + 1 if swa >= max(foot.swa, flight) else min(swa // foot.swa, 1)
-        )
-        formula = f"{foot.swa_formula}; {flight:,} of a prompt in flight" if flight > foot.swa else foot.swa_formula
-        out.append(Fit("swa", swa, foot.swa, formula, held))
+        out.append(_swa_fit(swa, plan, settings, foot, input_tokens, output_tokens))
     if plan.max_running_requests is not None:
         out.append(Fit("rows", plan.max_running_requests, 1, "one row a request", plan.max_running_requests))
     return tuple(out)
 
 
-def balanced_ratio(plan: Plan, settings: Settings, foot: Footprint, input_tokens: int) -> tuple[float, str] | None:
-    """Ratio at which full and SWA pool hold the same number of requests, and how it comes about.
-
-    ``N`` requests take ``N F`` full and ``(N - 1) S + max(S, C)`` SWA tokens, ``C`` of them for chunks in flight; the budget
-    pays for both. None where the ratio sizes nothing.
-    """
-    if not plan.swa_max_total_num_tokens or not plan.layers["full"] or plan.configurator == _CAPPED:
-        return None
-    extra = max(chunks_in_flight(settings, input_tokens) - foot.swa, 0)
-    cap = settings.max_total_tokens
-    if cap is not None and plan.max_total_num_tokens == floor_page(cap, plan.page_size):
-        count = plan.max_total_num_tokens // foot.full
-        full: float = plan.max_total_num_tokens
-        told = f"{count} requests in {full:,.0f} full tokens"
-    else:
-        full_side, swa_side = _full_side(plan, _lump(plan)), _swa_side(plan)
-        count = int((plan.kv_bytes - extra * swa_side) // (foot.full * full_side + foot.swa * swa_side))
-        full = (plan.kv_bytes - (count * foot.swa + extra) * swa_side) / full_side
-        told = f"{plan.kv_bytes:,} B / ({foot.full:,} x {full_side:,} B + {foot.swa:,} x {swa_side:,} B) = {count:,} requests"
-    if count < 1 or full <= 0:
-        return None
-    page = plan.page_size
-    need = ceil_page(count * foot.swa + extra, page)
-    return need / full, f"{told}; their {need:,} SWA tokens / {full:,.0f} full tokens"
+def _swa_fit(swa: int, plan: Plan, settings: Settings, foot: Footprint, input_tokens: int, output_tokens: int) -> Fit:
+    """The SWA pool's share: while the last request is prefilled, the others hold their windows, and a page stays free."""
+    flight = flight_tokens(settings, foot, input_tokens)
+    formula = foot.swa_formula
+    if flight > foot.swa:
+        formula += f"; {flight:,} while its prompt is computed"
+    count = (swa - plan.page_size - max(foot.swa, flight)) // foot.swa + 1
+    if count < 1:
+        # Nobody else is there, and a chunk that does not fit is made smaller; unless not even a page of it fits.
+        count = int(first_chunk(settings, swa, input_tokens, output_tokens) > 0 and swa >= foot.swa)
+    return Fit("swa", swa, foot.swa, formula, count)
 
 
-def smallest_ratio(plan: Plan, settings: Settings) -> tuple[float, float] | None:
-    """Least ratio with which whole chunks pass the SWA pool, and the one with headroom for what decodes beside them.
+def flight_tokens(settings: Settings, foot: Footprint, input_tokens: int) -> int:
+    """SWA tokens a request holds at the most before its first eviction: chunks in flight, or its last one and the reserve."""
+    last = min(settings.chunk or input_tokens, input_tokens)
+    return max(chunks_in_flight(settings, input_tokens), ceil_page(last + foot.reserve, settings.page_size))
+
+
+def first_chunk(settings: Settings, swa: int, input_tokens: int, output_tokens: int) -> int:
+    """Tokens of the first prefill of a request in an empty SWA pool; 0 where none fit (mem_cache/prefill_budget.py:27-59)."""
+    page, window = settings.page_size, settings.window or 0
+    whole = ceil_page(input_tokens, page)
+    chunk = min(settings.chunk or whole, whole)
+    new = min(output_tokens, MOST_RESERVED)
+    if max(chunk - window, 0) + min(whole + new, window) + page < swa:
+        return chunk
+    return max(min(chunk, floor_page(swa - min(new, window) - page, page)), 0)
+
+
+def chunk_needs(plan: Plan, settings: Settings) -> tuple[int, float] | None:
+    """SWA tokens with which whole chunks pass the pool, and those with headroom for what decodes beside them.
 
     A pool smaller than the chunks in flight, a window and a page makes the engine cut prompts into smaller chunks; what
-    users of such servers settled on is the chunks and five percent.
+    users of such servers settled on is the chunks and five percent. None where the ratio sizes nothing.
     """
-    total, window = plan.max_total_num_tokens, settings.window
-    if not total or not plan.swa_max_total_num_tokens or not plan.layers["full"] or window is None:
-        return None
-    if settings.chunk is None or plan.configurator == _CAPPED:
+    if settings.window is None or settings.chunk is None or not sized_by_ratio(plan):
         return None
     chunks = settings.chunk * (1 if settings.disable_overlap_schedule else 2)
-    least = ceil_page(chunks + window + plan.page_size, plan.page_size)
-    return least / total, CHUNK_HEADROOM * chunks / total
+    return ceil_page(chunks + settings.window + plan.page_size, plan.page_size), CHUNK_HEADROOM * chunks
+
+
+def sized_by_ratio(plan: Plan) -> bool:
+    """Whether ``swa_full_tokens_ratio`` decides over the SWA pool."""
+    return bool(plan.swa_bytes_per_token_layer and plan.layers["full"]) and plan.configurator != _CAPPED
 
 
 def length_costs(arch: Arch, plan: Plan, settings: Settings, lengths: Iterable[int]) -> tuple[LengthCost, ...]:
