@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -31,6 +32,7 @@ __all__ = [
     "ModelSection",
     "PoliciesSection",
     "comparison",
+    "holds",
     "schema",
     "validate",
 ]
@@ -121,6 +123,24 @@ def comparison(text: str) -> tuple[str, float] | None:
     except ValueError:
         return None
     return (match.group(1), number) if match and math.isfinite(number) else None
+
+
+_SIGNS_OF = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def holds(condition: str, value: Any) -> bool:
+    """Whether a figure is as a check wants it; what is no number is not."""
+    parsed = comparison(condition)
+    if parsed is None or not isinstance(value, (int, float)):
+        return False
+    return bool(_SIGNS_OF[parsed[0]](value, parsed[1]))
 
 
 def _condition(value: Any) -> Any:

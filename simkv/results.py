@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from simkv.allocations import AllocationLog
 from simkv.alloctable import allocation_table, parquet_options
-from simkv.document import comparison
+from simkv.document import holds
 from simkv.engines.base import Plan
 from simkv.engines.sglang.batch import RetractionOrder, default_retraction_order
 from simkv.engines.sglang.build import build_scheduler
@@ -45,14 +44,6 @@ SCHEMA = 2
 PLOTS = ("utilization", "eviction", "oom", "concurrency", "draft", "cache", "dashboard")
 _ALLOCATIONS = "allocations.parquet"
 _FRAMES = ("timeline", "requests", "events")
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 
 
 @dataclass(frozen=True)
@@ -491,9 +482,6 @@ def check_figures(scenario: Scenario, plan: Plan | None = None) -> None:
 def _checks(conditions: Mapping[str, str], summary: Mapping[str, Any]) -> tuple[Check, ...]:
     found = []
     for key, condition in conditions.items():
-        parsed = comparison(condition)
-        assert parsed is not None  # the document was validated
-        sign, number = parsed
         value = _plain(summary.get(key))
-        found.append(Check(key, condition, value, isinstance(value, (int, float)) and _COMPARE[sign](value, number)))
+        found.append(Check(key, condition, value, holds(condition, value)))
     return tuple(found)

@@ -856,3 +856,8 @@ def test_settings_without_effect_are_named() -> None:
     run = simkv.simulate(one, workload=workload([(0, 5, 1)]))
     assert "acceptance fixed has no effect: there is no [draft]" in run.notes
     assert "memory.kv_bytes is the budget itself: mem_fraction_static, weights have no effect" in run.plan["notes"]
+
+
+def test_a_notebook_shows_names_as_they_are() -> None:
+    one = scenario(name="<b>x</b>")
+    assert "<b>x</b>" not in simkv.simulate(one, workload=workload([(0, 5, 3)]))._repr_html_()

@@ -166,6 +166,13 @@ def import_log(
 
     if scenario is not None and run is not None:
         raise ScenarioError("import-log", [Problem("--run", "is given beside --scenario; keep one of the two")])
+    about = {"--gpu": gpu, "--config": config, "--draft-config": draft_config, "--ignore": ignore}
+    about |= {"--set": overrides} if run is not None else {}
+    if scenario is not None or run is not None:
+        beside = "--run" if run is not None else "--scenario"
+        ignored = [Problem(name, f"has no effect beside {beside}") for name, value in about.items() if value]
+        if ignored:
+            raise ScenarioError("import-log", ignored)
     read = read_server_log(log, start=start)
     comparison = None
     if run is not None:

@@ -96,7 +96,7 @@ def sweep(
                 if update is None
                 else lambda done, failed, total: update(done, total, lambda s: _facts(done, failed, total, s)),
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         print(f"what was simulated is in {target}; go on with the same command and --resume", file=sys.stderr)
         raise
     files = [f"{target}/sweep.json, points.jsonl, points.parquet"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simkv.document import holds
 from simkv.report.text import bullets, table
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def sweep_report(sweep: Any, paths: Sequence[str] = (), show: Sequence[str] = ()
     figures = list(show) or shown_figures(sweep)
     parts: list[RenderableType] = [_head(sweep), _points(frame, axes, figures)]
     if frame["checks_hold"].notna().any():
-        parts.append(_best(frame, axes, figures))
+        parts.append(_best(frame, axes, figures, sweep.scenario.get("checks", {})))
     parts.append(_failures(frame, axes))
     if paths:
         parts.append(bullets("written", paths))
@@ -138,11 +139,19 @@ def _mean(column: pd.Series[Any]) -> str:
     return "/".join(sorted({str(value) for value in column.dropna()})) or "-"
 
 
-def _best(frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str]) -> RenderableType:
+def _best(
+    frame: pd.DataFrame, axes: Sequence[str], figures: Sequence[str], checks: Mapping[str, str]
+) -> RenderableType:
     """Points at which every check holds, those first that put out most."""
     held = frame[frame["checks_hold"].fillna(False).astype(bool)]
     if held.empty:
-        return Text("no point passes every check\n", style="bold")
+        ran = frame[frame["checks_hold"].notna()]
+        told = []
+        for key, condition in checks.items():
+            missed = sum(not holds(condition, value) for value in ran[key].tolist()) if key in ran else len(ran)
+            if missed:
+                told.append(f"{key} {condition} fails at {missed:,} of {len(ran):,}")
+        return bullets("no point passes every check", told) if told else Text("no point passes every check\n")
     ranked = held.sort_values("output_tokens_per_s", ascending=False, kind="stable").head(BEST)
     shown = list(dict.fromkeys(["output_tokens_per_s", *figures]))
     rows = [_row(row, axes, shown) for _, row in ranked.iterrows()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -557,3 +558,26 @@ def test_any_text_is_split_or_refused(text: str) -> None:
         read_command("python -m sglang.launch_server " + text)
     except ScenarioError as error:
         assert error.problems[0].place == "command"
+
+
+def test_errors_come_in_one_order_whatever_the_hash_seed() -> None:
+    script = (
+        "import simkv\n"
+        "config = {'architectures': ['X'], 'num_hidden_layers': 'a', 'head_dim': 'b', 'num_attention_heads': 'c'}\n"
+        "try:\n"
+        "    simkv.import_launch('sglang serve --model-path x --tp y --page-size z', gpu='h100', config=config)\n"
+        "except simkv.errors.UserError as error:\n"
+        "    print(error)\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+    assert next(iter(told)).count("\n") > 3

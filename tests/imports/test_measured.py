@@ -290,3 +290,19 @@ def test_any_kind_draws_on_axes_of_ones_own(kind: str) -> None:
 def test_an_unknown_kind_is_told(run: Run, text: str, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="did you mean usage"):
         compare_log(run, read(tmp_path, text)).plot("usages")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--scenario", "gpt-oss-120b-eagle3", "--gpu", "h100"], "--gpu  has no effect beside --scenario"),
+        (["--scenario", "gpt-oss-120b-eagle3", "--ignore", "--foo"], "--ignore  has no effect beside --scenario"),
+        (["--run", "runs/x", "--set", "seed=1"], "--set  has no effect beside --run"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    words: list[str], told: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "server.log").write_text(text)
+    assert main(["import-log", str(tmp_path / "server.log"), *words]) == 2
+    assert told in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from report_cases import model
+from report_cases import model, requests
 
 import simkv
 from simkv.cli import main
@@ -129,14 +129,63 @@ def test_seeds_give_an_interval_and_the_answer_holds_with_all() -> None:
     found = simkv.capacity(poisson(), "rate", seeds=[3, 4, 5])
     assert set(found.per_seed) == {3, 4, 5}
     alone = {seed: simkv.capacity(poisson(), "rate", seeds=[seed]).value for seed in (3, 4, 5)}
-    if found.monotone:
-        assert found.per_seed == alone
-        assert found.value == min(alone.values())
+    assert found.monotone
+    assert found.per_seed == alone
+    assert found.value == min(alone.values())
     at = found.frame[found.frame["value"] == found.value]
     assert sorted(at["seed"]) == [3, 4, 5] and at["holds"].all()
     spread = f"{min(found.per_seed.values()):,.6g} to {max(found.per_seed.values()):,.6g}"
     assert any(f"over 3 seeds the largest is {spread}" in line for line in found.words)
     assert found.spread == (0.5, 32.0)
+
+
+def test_requests_given_in_python_are_the_ones_that_are_reckoned_with() -> None:
+    work = requests([(50, 30)] * 20)
+    found = simkv.capacity(crowd(), "max_running_requests", range=(1, 12), seeds=1, workload=work)
+    assert any("requests of the mean length 50 + 30" in line for line in found.words)
+    with pytest.raises(ScenarioError, match="has no effect: workload is given in Python"):
+        simkv.capacity(crowd(), "concurrency", range=(1, 6), workload=work)
+
+
+class Slower:
+    """A step time that remembers how often it was asked: each copy begins anew."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, work: object) -> tuple[int, int]:
+        self.asked += 1
+        return 0, 1_000_000 + self.asked
+
+
+def test_policies_of_ones_own_are_left_as_they_were() -> None:
+    policy = Slower()
+    both = [
+        simkv.capacity(crowd(), "concurrency", range=(10, 30), seeds=1, steptime=policy).to_dict() for _ in range(2)
+    ]
+    assert policy.asked == 0
+    assert both[0] == both[1]
+
+
+def test_the_direction_is_that_of_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from simkv.studies import capacity as module
+    from simkv.studies.point import PointResult
+
+    def answers(base: Any, points: Any, **_: Any) -> Any:
+        for point in points:
+            made = dict(point.changes)
+            # The first seed holds everywhere, the second one from 20 on.
+            good = made["seed"] == 0 or made["workload.concurrency"] >= 20
+            yield PointResult(point.index, "ok" if good else "check failed", summary={"requests.retracted": 0})
+
+    monkeypatch.setattr(module, "run_points", answers)
+    found = simkv.capacity(crowd(), "concurrency", range=(1, 64), seeds=2)
+    assert (found.goal, found.value, found.beyond_value) == ("smallest", 20, 19)
+
+
+def test_a_knob_without_effect_is_told() -> None:
+    found = simkv.capacity(crowd(), "memory.swa_full_tokens_ratio", range=(0.1, 1), seeds=1)
+    assert "no figure changes with it: memory.swa_full_tokens_ratio has no effect here" in found.words
 
 
 def test_processes_make_no_difference() -> None:
@@ -180,6 +229,11 @@ def test_where_everything_holds_the_end_is_no_answer_of_the_server() -> None:
         ("concurrency", {"seeds": True}, "is neither how many seeds"),
         ("concurrency", {"tolerance": 0}, "is not in (0, 1)"),
         ("name", {"range": (1, 4)}, "name"),
+        ("seed", {"range": (1, 4)}, "is no knob"),
+        ("workload.nosuch", {}, "unknown key"),
+        ("swa_full_tokens_ratio", {"range": (0, 1)}, "0 is not in (0, 1]"),
+        ("concurrency", {"range": (0, 8)}, "0 is not"),
+        ("concurrency", {"n_jobs": 100_000}, "integer from 1 to"),
         ("rate_scale", {}, "rate_scale"),
     ],
 )
@@ -189,7 +243,7 @@ def test_wrong_input_is_told_before_anything_runs(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("something ran")
 
-    monkeypatch.setattr("simkv.studies.capacity.run_points", never)
+    monkeypatch.setattr("simkv.studies.parcel.simulate", never)
     with pytest.raises(ScenarioError) as caught:
         simkv.capacity(crowd(), knob, **more)
     assert told in str(caught.value)

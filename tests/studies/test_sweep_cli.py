@@ -210,3 +210,14 @@ def test_a_sweep_is_shown_again_finished_or_not(here: Path, capsys: pytest.Captu
     assert one["changes"] == {"steptime.ms": 20, "memory.kv_bytes": 0} and one["state"] == "infeasible"
     (here / "x/sweep.json").write_text("{}")
     assert main(["show", "x"]) == 2
+
+
+def test_names_with_brackets_and_checks_that_fail_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", "retraction-storm", "--set", "workload.num_requests=8", "--axis", 'name=["[/x]", "[bold]y"]']
+    assert main([*words, "--jobs", "1", "--out", str(tmp_path / "s")]) == 0
+    said = capsys.readouterr().out
+    assert "[/x]" in said and "[bold]y" in said
+    assert "requests.completed == 1500 fails at 2 of 2" in said
+    assert main([*words, "--jobs", "100000", "--out", str(tmp_path / "t")]) == 2
+    assert "is not -1 (a process a core) or an integer from 1 to" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
