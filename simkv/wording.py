@@ -7,9 +7,20 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["count_text", "percent", "seconds", "size", "value_text"]
+__all__ = ["GIB", "LIMITS", "POOLS", "count_text", "percent", "seconds", "size", "value_text"]
 
 GIB = 1 << 30
+
+LIMITS = {
+    "full": "the full pool",
+    "swa": "the SWA pool",
+    "rows": "request slots (max_running_requests)",
+    "chunk": "the chunk budget of a prefill pass",
+    "arrival": "arrivals (nothing waits)",
+}
+"""What requests wait for, as a text calls it (``limit.*`` of a summary)."""
+POOLS = {"full": "full pool", "swa": "SWA pool"}
+"""Pools of the target, as a table calls them."""
 
 
 def size(count: float | None) -> str:

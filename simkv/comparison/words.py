@@ -7,18 +7,9 @@ from typing import Any
 
 from simkv.comparison.figures import change_text, figure_text, relative_text
 from simkv.comparison.sides import Side
-from simkv.wording import size
+from simkv.wording import LIMITS, POOLS, size
 
-__all__ = ["LIMITS", "failures_of", "paragraph", "warnings_of"]
-
-LIMITS = {
-    "full": "the full pool",
-    "swa": "the SWA pool",
-    "rows": "request slots (max_running_requests)",
-    "chunk": "the chunk budget of a prefill pass",
-    "arrival": "arrivals (nothing waits)",
-}
-_POOLS = {"full": "full pool", "swa": "SWA pool"}
+__all__ = ["failures_of", "paragraph", "warnings_of"]
 
 
 # ------------------------------------------------------------------------------------------------- warnings
@@ -197,7 +188,7 @@ def _first(side: Side, event: str) -> str:
     if not found:
         return ""
     first = min(found, key=lambda cause: cause.first_s)
-    where = f" in the {_POOLS[first.pool]}" if first.pool in _POOLS else ""
+    where = f" in the {POOLS[first.pool]}" if first.pool in POOLS else ""
     return f"at {first.first_s:,.1f} s{where}: {first.cause}"
 
 

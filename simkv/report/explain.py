@@ -11,10 +11,11 @@ from rich.text import Text
 
 from simkv.engines.explanation import Equation, Explanation
 from simkv.report.text import bullets, count_text, size, table, value_text
+from simkv.wording import POOLS
 
 __all__ = ["explain_report"]
 
-_LIMITS = {"full": "full pool", "swa": "SWA pool", "rows": "max_running_requests", "": "-"}
+_LIMITS = {**POOLS, "rows": "max_running_requests", "": "-"}
 
 
 def explain_report(found: Explanation) -> RenderableType:

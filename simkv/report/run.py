@@ -13,6 +13,7 @@ from rich.text import Text
 from simkv.engines.base import EVICTION_CAUSES
 from simkv.report.plan import plan_report
 from simkv.report.text import bullets, percent, seconds, table, value_text
+from simkv.wording import LIMITS, POOLS
 
 __all__ = ["run_report"]
 
@@ -130,9 +131,9 @@ def _cache_text(run: Any) -> Text:
 def _cache_pools(plan: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     """Name, label and tokens of the pools that the prefix cache can hold."""
     if plan["full_max_total_num_tokens"] is None:
-        return [("full", POOL_LABELS["full"], plan["max_total_num_tokens"] or 0)]
-    sizes = ((pool, plan[f"{pool}_max_total_num_tokens"] or 0) for pool in POOL_LABELS)
-    return [(pool, POOL_LABELS[pool], tokens) for pool, tokens in sizes if tokens]
+        return [("full", POOLS["full"], plan["max_total_num_tokens"] or 0)]
+    sizes = ((pool, plan[f"{pool}_max_total_num_tokens"] or 0) for pool in POOLS)
+    return [(pool, POOLS[pool], tokens) for pool, tokens in sizes if tokens]
 
 
 def _own_cause(run: Any, event: str, name: str) -> str:
@@ -171,41 +172,29 @@ def _latency_table(s: Mapping[str, Any]) -> Table:
     return table("latency of completed requests", ("", "p50", "p90", "p99"), rows)
 
 
-POOL_LABELS = {"full": "full pool", "swa": "SWA pool"}
-
-
 def _usage_table(run: Any) -> Table:
     s = run.summary
     rows = []
-    for pool, label in POOL_LABELS.items():
+    for pool, label in POOLS.items():
         name = f"{pool}_token_usage"
         if f"{name}.p50" in s:
             rows.append((label, *(percent(s[f"{name}.{k}"]) for k in ("mean", "p50", "p99", "peak", "time_full"))))
     return table("pool usage over time", ("", "mean", "p50", "p99", "peak", "time >= 99 % full"), rows)
 
 
-LIMIT_NAMES = {
-    "full": "the full pool",
-    "swa": "the SWA pool",
-    "rows": "request slots (max_running_requests)",
-    "chunk": "the chunk budget of a prefill pass",
-    "arrival": "arrivals (nothing waits)",
-}
-
-
 def _limit_text(run: Any) -> Text:
     s = run.summary
     text = Text("binding limit: ", style="bold")
-    text.append(LIMIT_NAMES[s["limit.binding"]])
-    held = {name: s[f"limit.{name}"] for name in LIMIT_NAMES if name != "arrival"}
+    text.append(LIMITS[s["limit.binding"]])
+    held = {name: s[f"limit.{name}"] for name in LIMITS if name != "arrival"}
     worst = max(held, key=lambda name: held[name])
     if s["limit.binding"] == "arrival" and held[worst]:
-        text.append(f"; where requests wait, mostly for {LIMIT_NAMES[worst]}", style="not bold")
+        text.append(f"; where requests wait, mostly for {LIMITS[worst]}", style="not bold")
     if s["limit.binding"] == "arrival":
         short = run.events[run.events["event"].isin(["retraction", "abort"])]["pool"].value_counts()
         for pool, count in short.items():
             if count:
-                text.append(f"; {count:,} times a decode step ran short of {LIMIT_NAMES[pool]}", style="not bold")
-    shares = ", ".join(f"{LIMIT_NAMES[name]} {percent(s[f'limit.{name}'])}" for name in LIMIT_NAMES)
+                text.append(f"; {count:,} times a decode step ran short of {LIMITS[pool]}", style="not bold")
+    shares = ", ".join(f"{LIMITS[name]} {percent(s[f'limit.{name}'])}" for name in LIMITS)
     text.append(f"\n  shares of time: {shares}\n", style="not bold")
     return text

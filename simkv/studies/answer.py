@@ -17,7 +17,7 @@ from simkv.results import Run
 from simkv.scenario import Scenario
 from simkv.studies.explain import explain
 from simkv.studies.search import Interval, Number
-from simkv.wording import value_text
+from simkv.wording import LIMITS, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,15 +134,6 @@ class Capacity:
         return f"Capacity({self.knob}: {self.goal} {self.value})"
 
 
-_LIMITS = {
-    "full": "the full pool",
-    "swa": "the SWA pool",
-    "rows": "request slots (max_running_requests)",
-    "chunk": "the chunk budget of a prefill pass",
-    "arrival": "arrivals: nothing waits",
-}
-
-
 def words(base: Scenario, answer: Capacity, why: str) -> Iterator[str]:
     """The answer, what binds there, what the next step breaks (``why``), and how sure it is."""
     conditions = " and ".join(f"{key} {condition}" for key, condition in answer.checks.items())
@@ -174,10 +165,10 @@ def _binding(base: Scenario, answer: Capacity, run: Run) -> Iterator[str]:
     worst = max(usages, key=lambda pool: usages[pool])
     share = s[f"limit.{s['limit.binding']}"]
     told = ", ".join(
-        f"{_LIMITS[pool]} {usage:.1%} at its peak of {_pool_tokens(run, pool):,} tokens"
+        f"{LIMITS[pool]} {usage:.1%} at its peak of {_pool_tokens(run, pool):,} tokens"
         for pool, usage in usages.items()
     )
-    binding = f"{_LIMITS[s['limit.binding']]} ({share:.1%} of the time)"
+    binding = f"{LIMITS[s['limit.binding']]} ({share:.1%} of the time)"
     yield (
         f"there, {told}; requests wait for {binding}"
         if s["limit.binding"] != "arrival"
@@ -194,7 +185,7 @@ def _binding(base: Scenario, answer: Capacity, run: Run) -> Iterator[str]:
     fit = next((one for one in found.fits if one.limit == worst), None)
     if fit is not None:
         yield (
-            f"{_LIMITS[worst]} holds {fit.requests:,} requests of the mean length {found.input_tokens:,} + "
+            f"{LIMITS[worst]} holds {fit.requests:,} requests of the mean length {found.input_tokens:,} + "
             f"{found.output_tokens:,} at their longest ({fit.capacity:,} / {fit.holding:,}), shared prefixes not counted; "
             f"{s['num_running_reqs.peak']:,.0f} ran at once"
         )

@@ -16,6 +16,7 @@ from simkv.engines.sglang.explain import (
     chunk_needs,
     equations,
     fits,
+    flight_tokens,
     length_costs,
     sized_by_ratio,
     window_costs,
@@ -24,13 +25,12 @@ from simkv.engines.sglang.footprint import Footprint, footprint
 from simkv.engines.sglang.plan import build_plan
 from simkv.errors import Problem, ScenarioError, UserError
 from simkv.scenario import Scenario, load
+from simkv.wording import GIB, LIMITS
 
 __all__ = ["explain"]
 
-_GIB = 1 << 30
 # The engine's defaults, of most models and of Inkling (server_args.py).
 _RATIOS = (0.8, 0.1)
-_LIMITS = {"full": "the full pool", "swa": "the SWA pool", "rows": "max_running_requests"}
 
 
 def explain(
@@ -126,7 +126,11 @@ def _balance(one: Scenario, plan: Plan, foot: Footprint, prompt: int, answer: in
     if count < 1:
         return None
     full, swa = made.max_total_num_tokens or 0, made.swa_max_total_num_tokens or 0
-    formula = f"{full:,} / {foot.full:,} = {full / foot.full:,.4g} and {swa:,} / {foot.swa:,} = {swa / foot.swa:,.4g} requests"
+    last = max(foot.swa, flight_tokens(one.resolved.settings, foot, prompt))
+    formula = (
+        f"{full:,} // {foot.full:,} = {held(best)[0]:,} and ({swa:,} - {made.page_size:,} - {last:,}) // {foot.swa:,} + 1 = "
+        f"{held(best)[1]:,} requests"
+    )
     return Balance(best / 10_000, count, full, swa, formula)
 
 
@@ -174,7 +178,7 @@ def _alternatives(one: Scenario, found: Explanation) -> Iterator[Alternative]:
         free = one.set(policies__faults=named)
         over = free.plan()
         if over.bytes_per_token != plan.bytes_per_token:
-            note = f"allocates {over.overcommit_bytes / _GIB:.2f} GiB that no budget charged"
+            note = f"allocates {over.overcommit_bytes / GIB:.2f} GiB that no budget charged"
             change = f"policies.faults={named!r}".replace("'", '"')
             yield replace(_alternative(free, "the draft not charged", change, found), note=note)
 
@@ -232,7 +236,7 @@ def _advice(one: Scenario, plan: Plan, foot: Footprint, found: Explanation) -> I
         return
     length = f"{found.input_tokens:,} + {found.output_tokens:,} tokens"
     many = "request" if bound.requests == 1 else "requests"
-    yield f"at most {bound.requests:,} {many} of {length} fit at once, each at its longest; {_LIMITS[bound.limit]} is the limit"
+    yield f"at most {bound.requests:,} {many} of {length} fit at once, each at its longest; {LIMITS[bound.limit]} is the limit"
     if found.mean_holding is not None and bound.limit == "full":
         full = next(fit for fit in found.fits if fit.limit == "full")
         mixed = int(full.capacity / found.mean_holding)

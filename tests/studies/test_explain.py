@@ -359,6 +359,10 @@ def test_no_other_ratio_holds_more(
         return min((fit.requests for fit in fits if fit.limit != "rows"), default=-1)
 
     assert pools(found.balance.ratio) == found.balance.requests
+    sums = re.findall(r"([(\d][^=]*?) = ([\d,]+)", found.balance.formula.replace(" and ", "; "))
+    assert len(sums) == 2
+    for sum_, value in sums:
+        assert value_of(sum_.replace(",", "")) == int(value.replace(",", ""))
     # Whole pages of both pools may cost a request here or there.
     assert max(pools(ratio / 100) for ratio in range(2, 101, 7)) <= found.balance.requests + 1
 

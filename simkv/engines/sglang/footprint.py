@@ -17,7 +17,7 @@ __all__ = ["Footprint", "chunks_in_flight", "footprint", "window_pages"]
 
 @dataclass(frozen=True)
 class Footprint:
-    """Tokens one request holds while it decodes.
+    """Tokens one request holds while it decodes, from its first eviction on.
 
     Parameters
     ----------
