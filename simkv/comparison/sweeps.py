@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -56,10 +58,16 @@ class SweepComparison:
     def _points(self) -> list[tuple[tuple[Any, ...], dict[str, Any] | None, dict[str, Any] | None]]:
         """Values on the axes, and the rows of a and b there."""
         sides = [
-            {tuple(plain(row[axis]) for axis in self.axes): row for row in side.frame.to_dict("records")}
+            {tuple(_mark(row[axis]) for axis in self.axes): row for row in side.frame.to_dict("records")}
             for side in (self.a, self.b)
         ]
-        return [(key, sides[0].get(key), sides[1].get(key)) for key in dict.fromkeys([*sides[0], *sides[1]])]
+        found: list[tuple[tuple[Any, ...], dict[str, Any] | None, dict[str, Any] | None]] = []
+        for mark in dict.fromkeys([*sides[0], *sides[1]]):
+            both = sides[0].get(mark), sides[1].get(mark)
+            named = both[0] if both[0] is not None else both[1]
+            assert named is not None
+            found.append((tuple(plain(named[axis]) for axis in self.axes), *both))
+        return found
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -343,6 +351,17 @@ def compare_sweeps(
     if problems:
         raise ScenarioError("compare", problems)
     return made
+
+
+def _mark(value: Any) -> Any:
+    """Equal for equal values: an axis with a word on it has its numbers as text, too."""
+    value = plain(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 def _columns(sweep: Any) -> list[str]:

@@ -36,15 +36,20 @@ def on_dask(parcel: Parcel, points: Sequence[Point], address: str, jobs: int) ->
     Not through joblib: its Dask backend (1.6, ``_dask.py``, ``_collect``) calls nobody back for a task that failed, so
     that a worker lost for good would be waited for without end.
     """
-    return _gathered_and_closed(*_connected(address, jobs), parcel, points)
+    stream: Any = _gathered_and_closed(*_connected(address, jobs), parcel, points)
+    # Begun, so that it is closed also where nobody asks for a result.
+    next(stream)
+    return iter(stream)
 
 
 def _gathered_and_closed(
     client: Any, close: Callable[[], None], parcel: Parcel, points: Sequence[Point]
-) -> Iterator[PointResult]:
+) -> Iterator[PointResult | None]:
+    """Nothing first, then the results."""
     # What goes wrong is told once, by us.
     with import_module("distributed.utils").silence_logging_cmgr(logging.CRITICAL):
         try:
+            yield None
             yield from _gathered(client, parcel, points)
         finally:
             close()

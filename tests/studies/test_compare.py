@@ -698,3 +698,14 @@ def test_a_sweep_over_words_and_two_axes() -> None:
     assert len(drawn.lines) == 2
     with pytest.raises(ScenarioError, match="is no figure that both sweeps have"):
         found.plot("requests")
+
+
+def test_sweeps_meet_at_equal_values_whatever_else_is_on_the_axis() -> None:
+    base = simkv.load("gpt-oss-120b-eagle3").override("workload.num_requests=3")
+    key = "memory.max_running_requests"
+    numbers = simkv.sweep(base, {key: [3, 4]})
+    words = simkv.sweep(base, {key: ["pool", 3, 4]})
+    for found in (simkv.compare(numbers, words), simkv.compare(words, numbers)):
+        assert sorted(found.points["in"].tolist()) == sorted(
+            ["both", "both", "only b" if found.a.frame.shape[0] == 2 else "only a"]
+        )

@@ -364,3 +364,12 @@ def test_acceptance_is_drawn_alike_everywhere() -> None:
     (found,) = gathered(base, [Point(0, (("seed", 4),))])
     alone = simkv.simulate(base, seed=4)
     assert found.summary["spec_accept_length"] == alone.summary["spec_accept_length"] > 1
+
+
+def test_a_cluster_is_left_also_where_nobody_asks_for_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(on_a_cluster, "_connected", lambda *_: (None, lambda: left.append("left")))
+    stream = on_a_cluster.on_dask(None, [], "local", 1)  # type: ignore[arg-type]
+    assert not left
+    del stream
+    assert left == ["left"]
