@@ -191,9 +191,15 @@ def _swa_fit(swa: int, plan: Plan, settings: Settings, foot: Footprint, input_to
 
 
 def flight_tokens(settings: Settings, foot: Footprint, input_tokens: int) -> int:
-    """SWA tokens a request holds at the most before its first eviction: chunks in flight, or its last one and the reserve."""
-    last = min(settings.chunk or input_tokens, input_tokens)
-    return max(chunks_in_flight(settings, input_tokens), ceil_page(last + foot.reserve, settings.page_size))
+    """SWA tokens held at the most before a request's first eviction while it decodes.
+
+    That is what the engine counts for chunks in flight, or the request's own: of a cut prompt the window and the chunks in
+    flight, and what its first decode steps add, which evict nothing (managers/schedule_batch.py:4047-4129).
+    """
+    page, late = settings.page_size, not settings.disable_overlap_schedule
+    chunk = settings.chunk or input_tokens
+    own = min(input_tokens, ceil_page(settings.window or 0, page) + chunk * (1 + late))
+    return max(chunks_in_flight(settings, input_tokens), ceil_page(own + (foot.reserve or 1 + late), page))
 
 
 def first_chunk(settings: Settings, swa: int, input_tokens: int, output_tokens: int) -> int:
