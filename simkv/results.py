@@ -31,6 +31,7 @@ from simkv.outputs import write_directory
 from simkv.scenario import Scenario, load
 from simkv.simulation import Outcome, Progress, Simulation
 from simkv.steptime import StepTime
+from simkv.wording import plain
 from simkv.workload.acceptance import Acceptance
 from simkv.workload.request import Workload
 from simkv.workload.reuse import reusable_token_share
@@ -166,7 +167,7 @@ class Run:
             "scenario": self.scenario,
             "workload": self.workload,
             "plan": self.plan,
-            "summary": {key: _plain(value) for key, value in self.summary.items()},
+            "summary": {key: plain(value) for key, value in self.summary.items()},
             "checks": [check.__dict__ for check in self.checks],
             "fault": self.fault,
             "partial": self.partial,
@@ -452,13 +453,6 @@ def _version() -> str:
         return "0+unknown"
 
 
-def _plain(value: Any) -> Any:
-    """A value JSON can hold: NaN is null."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
 # ------------------------------------------------------------------------------------------------- checks
 def check_figures(scenario: Scenario, plan: Plan | None = None) -> None:
     """Refuse checks of names that no summary has, before anything is simulated.
@@ -482,6 +476,6 @@ def check_figures(scenario: Scenario, plan: Plan | None = None) -> None:
 def _checks(conditions: Mapping[str, str], summary: Mapping[str, Any]) -> tuple[Check, ...]:
     found = []
     for key, condition in conditions.items():
-        value = _plain(summary.get(key))
+        value = plain(summary.get(key))
         found.append(Check(key, condition, value, holds(condition, value)))
     return tuple(found)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
 
-__all__ = ["GIB", "LIMITS", "POOLS", "count_text", "percent", "seconds", "size", "value_text"]
+__all__ = ["GIB", "LIMITS", "POOLS", "count_text", "percent", "plain", "seconds", "size", "value_text"]
 
 GIB = 1 << 30
 
@@ -21,6 +21,13 @@ LIMITS = {
 """What requests wait for, as a text calls it (``limit.*`` of a summary)."""
 POOLS = {"full": "full pool", "swa": "SWA pool"}
 """Pools of the target, as a table calls them."""
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: of Python itself, and None where a number is none."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def size(count: float | None) -> str:

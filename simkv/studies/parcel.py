@@ -6,7 +6,6 @@ A parcel goes to a process once. Requests are read or generated once a process f
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections import OrderedDict
@@ -16,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
-import numpy as np
 
 from simkv.errors import EngineFault, InfeasibleError, Problem, ScenarioError, SimkvError
 from simkv.results import Run, simulate
 from simkv.scenario import Scenario
 from simkv.studies.point import Point, PointResult
+from simkv.wording import plain
 from simkv.workload.request import Workload
 
 __all__ = ["DIED", "PARCELS", "WORKLOADS", "Parcel", "Shelf", "packed", "requests_of", "run_of", "simulated"]
@@ -122,8 +121,8 @@ def _result(point: Point, run: Run) -> PointResult:
         state,
         error,
         run.exit_code,
-        {str(key): _plain(value) for key, value in run.summary.items()},
-        [{**asdict(check), "value": _plain(check.value), "holds": bool(check.holds)} for check in run.checks],
+        {str(key): plain(value) for key, value in run.summary.items()},
+        [{**asdict(check), "value": plain(check.value), "holds": bool(check.holds)} for check in run.checks],
         _figures(run.plan),
         run.provenance["workload_sha256"],
     )
@@ -143,14 +142,7 @@ def _failure(point: Point, state: str, error: Exception, scenario: Scenario | No
 
 def _figures(plan: dict[str, Any]) -> dict[str, Any]:
     """Sizes of a plan, without its tables."""
-    return {key: _plain(value) for key, value in plan.items() if not isinstance(value, (list, tuple, dict))}
-
-
-def _plain(value: Any) -> Any:
-    """An int, a float, a text or None; None also where there is no number."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {key: plain(value) for key, value in plan.items() if not isinstance(value, (list, tuple, dict))}
 
 
 # ------------------------------------------------------------------------------------------------- once a process
